@@ -1,0 +1,99 @@
+"""What a job asks for: the file behind `trunkline job start job.toml`."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from trunkline.codec import CODECS
+from trunkline.messages import Name, Plan, Value
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Job(Value):
+    """Shared by the parts of a job's file: TOML has no tuples, so lists are taken for them."""
+
+    model_config = {"strict": False}
+
+
+class Children(Job):
+    """Which children make a round, and how long they are waited for."""
+
+    wanted: Annotated[int, Field(ge=1)] | None = None  # confirmations to start with at once; None: wait for every child's answer
+    least: Annotated[int, Field(ge=1)] = 1  # confirmations without which a round does not start
+    least_updates: Annotated[int, Field(ge=1)] | None = None  # updates without which nothing is fused; None: `least`
+    close_at: Annotated[int, Field(ge=1)] | None = None  # updates that close a round early; None: wait for every member
+    confirm_seconds: Positive = 60.0
+    update_seconds: Positive = 3600.0
+    report_seconds: Positive = 600.0
+    wait_seconds: Positive = 3600.0  # how long rounds are tried again when too few children are there
+    max_share: Share = 1.0  # of the weight, for any one child
+
+    @model_validator(mode="after")
+    def _check(self) -> "Children":
+        if self.wanted is not None and self.least > self.wanted:
+            raise ValueError(f"`least` should be at most `wanted` ({self.wanted}), found {self.least}")
+        if self.close_at is not None and self.close_at < (self.least_updates or self.least):
+            raise ValueError(f"`close_at` should be at least `least_updates`, found {self.close_at}")
+        return self
+
+
+class Stop(Job):
+    """When no further round follows, besides the number of rounds. Read from the validation scores that the children report."""
+
+    target: dict[Name, float] = {}  # task, or `mean`: a validation score that is good enough
+    patience: Annotated[int, Field(ge=1)] | None = None  # rounds without a better mean
+    seconds: Positive | None = None  # wall time of the job
+
+
+class Training(Job):
+    """How children train in a round; the fields of `Plan` that a person chooses."""
+
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] = 20
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: Positive = 5e-5
+    head_learning_rate: Positive = 1e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1  # share of the whole job's steps
+    decay: Literal["none", "linear"] = "none"
+    clip_norm: Annotated[float, Field(ge=0)] = 1.0
+    prox: Annotated[float, Field(ge=0)] = 0.0
+    batch_size: Annotated[int, Field(ge=1, le=4096)] | None = None
+    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    max_length: Annotated[int, Field(ge=1)] | None = None
+    precision: Literal["float32", "bf16", "auto"] = "float32"
+    threads: Annotated[int, Field(ge=1)] | None = None
+
+
+class JobSpec(Job):
+    """A job as a person writes it. Unknown keys are refused, each value is checked when it is read."""
+
+    encoder: Name
+    rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
+    rule: str = "mean"
+    codec: Literal["float32", "bf16"] = "float32"
+    transfer: Literal["blob", "inline"] = "blob"
+    tasks: tuple[Name, ...] = ()  # empty: all of the encoder's type
+    report: tuple[Literal["train", "validation", "test"], ...] = ("validation",)  # after every round
+    final_report: tuple[Literal["train", "validation", "test"], ...] = ("validation", "test")  # after the last one
+    keep_rounds: Annotated[int, Field(ge=0)] = 2  # rounds whose recorded updates are kept
+    seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
+    training: Training = Training()
+    children: Children = Children()
+    stop: Stop = Stop()
+
+    def plan(self, number: int) -> Plan:
+        """What a child is told in round `number` (from 1)."""
+        total = self.rounds * self.training.steps
+        fields: dict[str, Any] = self.training.model_dump(exclude={"warmup"})
+        return Plan(
+            **fields,
+            total_steps=total,
+            done_steps=(number - 1) * self.training.steps,
+            warmup_steps=int(self.training.warmup * total),
+            seed=self.seed,
+        )
+
+
+assert set(CODECS) == {"float32", "bf16"}, "JobSpec.codec names the codecs there are"

@@ -1,0 +1,121 @@
+"""Files that survive a crash: written beside, flushed, renamed; foreign errors become ours here."""
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trunkline.errors import AlreadyRunning, StorageFailed
+
+_CHUNK = 1 << 20
+
+
+@contextmanager
+def storage(path: Path) -> Iterator[None]:
+    """Turn what the disk says about `path` into one error with advice."""
+    try:
+        yield
+    except OSError as error:
+        hints = {
+            errno.ENOSPC: "Free some space and try again; nothing was lost.",
+            errno.EDQUOT: "Free some space and try again; nothing was lost.",
+            errno.EROFS: "Mount it writable, or name another folder.",
+            errno.EACCES: "Give this user the right to write there, or name another folder.",
+            errno.EPERM: "Give this user the right to write there, or name another folder.",
+        }
+        if error.errno in hints:
+            raise StorageFailed(f"`{path}` should be writable, found: {error.strerror}.", hint=hints[error.errno]) from error
+        raise
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Replace a file whole: readers see the old bytes or the new ones, also after a power cut.
+
+    :raises StorageFailed: the disk refused.
+    """
+    with storage(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, mode=mode) as handle:
+            os.write(handle, b"") if not data else _write_all(handle, data)
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o644) -> Iterator[int]:
+    """A file descriptor to write to; on success its content takes the place of `path`, on failure nothing happened."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        yield handle
+        os.fsync(handle)
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in this folder durable; a no-op where folders cannot be opened (Windows)."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, lower-case hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Lock:
+    """One process a state folder. Held until `release` or the end of the process, however it ends.
+
+    :raises AlreadyRunning: another process holds it.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        with storage(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+", encoding="utf-8")
+        try:
+            _lock(self._file.fileno())
+        except OSError:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise AlreadyRunning(
+                f"`{path.parent}` should be used by one {what}, found process {holder} already on it.",
+                hint="Stop that one, or give this one a folder of its own.",
+            ) from None
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def release(self) -> None:
+        self._file.close()
+
+
+def _lock(handle: int) -> None:
+    if os.name == "nt":
+        import msvcrt
+
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    else:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

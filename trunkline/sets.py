@@ -1,0 +1,208 @@
+"""Parameter sets on disk: safetensors files in one canonical form, read through memory maps.
+
+The safetensors library does not promise an order of tensors, and cannot read bfloat16 as numpy. A version is named by the
+digest of its file, so the form is fixed here: names sorted, no metadata, header padded with blanks to a multiple of 8 bytes.
+Such a file opens with any safetensors reader. A header that came off a wire is believed only after every number in it was checked.
+"""
+
+import json
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from trunkline.errors import DamagedFile
+from trunkline.files import replacing, storage
+from trunkline.tensors import DTYPES, Array, SetSpec, TensorSpec, dtype_name, row_slices, spec_of
+
+HEADER_LIMIT = 16 << 20  # bytes
+
+
+def _header(spec: SetSpec) -> bytes:
+    entries: dict[str, Any] = {}
+    offset = 0
+    for name in sorted(spec):
+        tensor = spec[name]
+        entries[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
+        offset += tensor.nbytes
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=True).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def encoded_size(spec: SetSpec) -> int:
+    """Bytes of the file that holds a set of this specification."""
+    return len(_header(spec)) + sum(tensor.nbytes for tensor in spec.values())
+
+
+class SetWriter:
+    """Writes one parameter set slice by slice, in any order, and puts it in place whole when it is closed without an error.
+
+    :param path: where the file goes.
+    :param spec: every tensor that will be written.
+    """
+
+    def __init__(self, path: Path, spec: SetSpec) -> None:
+        self.path, self.spec = path, dict(spec)
+        self._start: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        with storage(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._replacing = replacing(self.path)
+            self._handle = self._replacing.__enter__()
+            head = _header(self.spec)
+            os.write(self._handle, head)
+        offset = len(head)
+        for name in sorted(self.spec):
+            self._start[name] = offset
+            offset += self.spec[name].nbytes
+        with storage(self.path):
+            os.truncate(self._handle, offset)
+        return self
+
+    def write(self, name: str, rows: slice, values: Array) -> None:
+        """Put rows of a tensor where they belong. `values` has the tensor's own dtype."""
+        spec = self.spec[name]
+        data = np.ascontiguousarray(values, dtype=DTYPES[spec.dtype])
+        offset = self._start[name] + rows.start * spec.row * data.itemsize
+        view = memoryview(data.reshape(-1).view(np.uint8)) if data.size else memoryview(b"")
+        with storage(self.path):
+            while view:
+                done = os.pwrite(self._handle, view, offset)
+                view, offset = view[done:], offset + done
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with storage(self.path):
+            self._replacing.__exit__(kind, error, trace)
+
+
+def write_set(path: Path, tensors: Mapping[str, Array], spec: SetSpec | None = None) -> None:
+    """Write arrays in memory as a parameter set.
+
+    :param spec: dtype names, where uint16 arrays should not be taken for bfloat16.
+    """
+    spec = spec or spec_of(tensors)
+    with SetWriter(path, spec) as writer:
+        for name, tensor in spec.items():
+            array = tensors[name].reshape(tensor.shape)
+            for rows in row_slices(tensor):
+                writer.write(name, rows, array[rows] if tensor.shape else array)
+
+
+def encode_set(tensors: Mapping[str, Array]) -> bytes:
+    """A parameter set as bytes, the same as its file."""
+    spec = spec_of(tensors)
+    return _header(spec) + b"".join(np.ascontiguousarray(tensors[name]).tobytes() for name in sorted(spec))
+
+
+class SetFile:
+    """A parameter set read through a memory map; nothing is copied until a slice is.
+
+    :raises DamagedFile: the header lies about the data, or is no header.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < 8:
+                raise DamagedFile(f"`{path.name}` should be a safetensors file, found {size} bytes.")
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            self.spec, self._start = _read_header(self._map, size, path.name)
+        except BaseException:
+            self._map.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmap. Arrays handed out before are copies, so none is left dangling."""
+        self._map.close()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self.spec))
+
+    def read(self, name: str, rows: slice | None = None) -> Array:
+        """A copy of rows of a tensor (default: all), in its own dtype; shape `(rows, ...)`, or `()` for a 0-d tensor.
+
+        The pages are given back to the system at once, so reading a set of any size leaves memory flat.
+        """
+        spec = self.spec[name]
+        dtype = DTYPES[spec.dtype]
+        rows = rows or slice(0, spec.rows)
+        start = self._start[name] + rows.start * spec.row * dtype.itemsize
+        count = (rows.stop - rows.start) * spec.row
+        flat = np.frombuffer(self._map, dtype=dtype, count=count, offset=start).copy() if count else np.empty(0, dtype)
+        self._forget(start, count * dtype.itemsize)
+        return flat.reshape((rows.stop - rows.start, *spec.shape[1:])) if spec.shape else flat.reshape(())
+
+    def _forget(self, start: int, length: int) -> None:
+        first = start - start % mmap.PAGESIZE
+        if length > mmap.PAGESIZE and hasattr(self._map, "madvise"):
+            self._map.madvise(mmap.MADV_DONTNEED, first, start + length - first)
+
+    def tensors(self) -> dict[str, Array]:
+        """Every tensor, copied into memory."""
+        return {name: self.read(name) for name in self}
+
+
+def _read_header(data: mmap.mmap, size: int, name: str) -> tuple[dict[str, TensorSpec], dict[str, int]]:
+    length = int.from_bytes(data[:8], "little")
+    if length > min(HEADER_LIMIT, size - 8):
+        raise DamagedFile(f"`{name}` should start with a safetensors header, found one of {length} bytes in {size}.")
+    try:
+        entries = json.loads(data[8 : 8 + length], object_pairs_hook=_once)
+        entries.pop("__metadata__", None)
+        spec = {key: TensorSpec(tuple(entry["shape"]), entry["dtype"]) for key, entry in entries.items()}
+        offsets = {key: tuple(entry["data_offsets"]) for key, entry in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedFile(f"`{name}` should have a safetensors header, found {error!r}.") from None
+    base, expected = 8 + length, 0
+    for key in sorted(offsets, key=lambda item: (offsets[item], item)):
+        tensor = spec[key]
+        if tensor.dtype not in DTYPES:
+            raise DamagedFile(f"`{name}` should hold dtypes {', '.join(DTYPES)}, found {tensor.dtype!r} for {key!r}.")
+        if not all(type(n) is int and 0 <= n < 2**48 for n in tensor.shape):
+            raise DamagedFile(f"`{name}` should have shapes of whole numbers, found {list(tensor.shape)} for {key!r}.")
+        if offsets[key] != (expected, expected + tensor.nbytes):
+            raise DamagedFile(f"`{name}` should hold {key!r} at {expected}-{expected + tensor.nbytes}, found {offsets[key]}.")
+        expected += tensor.nbytes
+    if base + expected != size:
+        raise DamagedFile(f"`{name}` should have {base + expected} bytes by its header, found {size}.")
+    return spec, {key: base + offsets[key][0] for key in spec}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise ValueError("a name that stands twice")
+    return table
+
+
+def check_spec(found: SetSpec, wanted: SetSpec) -> str | None:
+    """Say the first way in which a set differs from what it should be, or None.
+
+    >>> check_spec({"w": TensorSpec((2,))}, {"w": TensorSpec((3,))})
+    "'w' should be F32 (3,), found F32 (2,)."
+    """
+    for name in sorted(set(wanted) | set(found)):
+        if name not in found:
+            return f"{name!r} should be there, found none."
+        if name not in wanted:
+            return f"{name!r} should not be there."
+        if found[name] != wanted[name]:
+            return f"{name!r} should be {wanted[name].dtype} {wanted[name].shape}, found {found[name].dtype} {found[name].shape}."
+    return None
+
+
+__all__ = ["SetFile", "SetWriter", "check_spec", "dtype_name", "encode_set", "encoded_size", "write_set"]
