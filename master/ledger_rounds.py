@@ -1,0 +1,372 @@
+"""The ledger's part on the rounds of one job, written by one owner at a time.
+
+    instructing ──fix_members──> training ──start_fusing──> fusing ──publish──> reporting ──close_round──> closed
+         └───────────────────────────┴── skip_round ───────────┘──> skipped
+
+Every write looks at the job's epoch inside its own transaction: an owner that was replaced can write nothing more.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from master import schema
+from master.database import Database
+from master.ledger_base import Part, add_event, change_job, current_version, get_job, record, text, to_version
+from master.records import (
+    ENDED_JOBS,
+    Delta,
+    Job,
+    JobState,
+    Member,
+    RecordedReport,
+    RecordedUpdate,
+    Refusal,
+    Round,
+    RoundState,
+    Version,
+)
+from trunkline.clock import Clock
+from trunkline.errors import Conflict, Fenced, NotFound
+
+
+class JobLedger(Part):
+    """One owner's pen on one job. Reading is free; every write may raise `Fenced`.
+
+    :raises Fenced: (every write) a newer owner took over, or the job was ended from outside.
+    """
+
+    def __init__(self, database: Database, clock: Clock, job_id: str, epoch: int) -> None:
+        super().__init__(database, clock)
+        self.job_id, self.epoch = job_id, epoch
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def job(self) -> Job:
+        """The job as it stands now: an operator may have paused or aborted it."""
+        with self._db.read() as connection:
+            return get_job(connection, self.job_id)
+
+    def rounds(self) -> list[Round]:
+        """Its rounds, first to last."""
+        table = schema.rounds
+        query = sa.select(table).where(table.c.job == self.job_id).order_by(table.c.number)
+        with self._db.read() as connection:
+            return [record(Round, row) for row in connection.execute(query).mappings()]
+
+    def round(self, number: int) -> Round | None:
+        """One round, or None."""
+        with self._db.read() as connection:
+            return self._find_round(connection, number)
+
+    def last_round(self) -> Round | None:
+        """The newest round, or None."""
+        with self._db.read() as connection:
+            return self._last_round(connection)
+
+    def members(self, number: int) -> list[Member]:
+        """Every child that answered the instruction, in the order of names, with what became of it."""
+        return [record(Member, row) for row in self._of_round(schema.members, number, schema.members.c.child)]
+
+    def updates(self, number: int) -> list[RecordedUpdate]:
+        """The accepted updates, in the order of the children's names."""
+        return [record(RecordedUpdate, row) for row in self._of_round(schema.updates, number, schema.updates.c.child)]
+
+    def refusals(self, number: int) -> list[Refusal]:
+        """What was refused, in the order in which it came."""
+        return [record(Refusal, row) for row in self._of_round(schema.refusals, number, schema.refusals.c.id)]
+
+    def reports(self, number: int) -> list[RecordedReport]:
+        """The reports, in the order of the children's names."""
+        return [record(RecordedReport, row) for row in self._of_round(schema.reports, number, schema.reports.c.child)]
+
+    def _of_round(self, table: sa.Table, number: int, order: sa.ColumnElement[Any]) -> list[sa.RowMapping]:
+        query = sa.select(table).where(table.c.job == self.job_id, table.c.round == number).order_by(order)
+        with self._db.read() as connection:
+            return list(connection.execute(query).mappings())
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        jobs = schema.jobs
+        with self._db.write() as connection:
+            epoch = connection.execute(sa.select(jobs.c.epoch).where(jobs.c.id == self.job_id)).scalar()
+            if epoch != self.epoch:
+                raise Fenced(
+                    f"the owner of job {self.job_id!r} should be number {epoch}, found number {self.epoch}.",
+                    hint="A newer owner took over, or the job was ended; this one must stop.",
+                )
+            connection.execute(jobs.update().where(jobs.c.id == self.job_id).values(heartbeat=self._clock.now()))
+            yield connection
+
+    def heartbeat(self) -> None:
+        """Say that the owner is alive; every other write says so too."""
+        with self._write():
+            pass
+
+    def event(self, kind: str, *, round: int | None = None, child: str | None = None, data: Mapping[str, Any] | None = None) -> int:
+        """Write down something that happened in this job, and return its id."""
+        with self._write() as connection:
+            return self._event(connection, kind, round, child, data)
+
+    def open_round(self, number: int, base: str, now: float) -> Round:
+        """Open the next round, or find it open already.
+
+        :param base: digest of the encoder's current version.
+        :raises Conflict: the one before is still open, the number is not the next, the base is not current, or the job has ended.
+        """
+        with self._write() as connection:
+            last = self._last_round(connection)
+            if last is not None and last.number == number and last.open and last.base == base:
+                return last
+            expected = 1 if last is None else last.number + 1
+            if number != expected or (last is not None and last.open):
+                found = "none" if last is None else f"round {last.number} {last.state}"
+                raise Conflict(f"the round to open should be {expected} with all before it ended, found {number} after {found}.")
+            job = get_job(connection, self.job_id)
+            current = current_version(connection, job.encoder)
+            if not job.open or current.digest != base:
+                raise Conflict(
+                    f"a round should start an open job from the current version {current.digest}, found a {job.state} job and {base}."
+                )
+            row = {"job": self.job_id, "number": number, "state": "instructing", "base": base, "reason": "", "opened": now}
+            connection.execute(schema.rounds.insert().values(row))
+            self._event(connection, "round.opened", number, None, {"base": base, "version": current.number})
+            return self._round(connection, number)
+
+    def record_confirmation(
+        self, number: int, child: str, confirmation: Mapping[str, Any], accepted: bool, reason: str | None = None, detail: str = ""
+    ) -> None:
+        """Record a child's answer to the instruction; the last one counts until the members are fixed.
+
+        :raises Conflict: they are fixed already, and this answer is another one.
+        """
+        state = "confirmed" if accepted else "refused"
+        row = {"confirmation": dict(confirmation), "reason": reason, "detail": text(detail)}
+        with self._write() as connection:
+            before = self._find(connection, schema.members, number, child)
+            if before is not None and all(before[key] == value for key, value in row.items()):
+                if (before["state"] == "refused") == (not accepted):
+                    return
+            self._in_state(connection, number, "a confirmation", "instructing")
+            row |= {"state": state, "at": self._clock.now()}
+            self._put(connection, schema.members, number, child, row, known=before is not None)
+            self._event(connection, "confirmation", number, child, {"accepted": accepted, "reason": reason, "detail": text(detail)})
+
+    def fix_members(self, number: int, children: Sequence[str]) -> None:
+        """Fix who takes part; the round is training from here on. Those who confirmed but are not taken are left out.
+
+        :raises Conflict: it is fixed already with another list, is empty, or names a child that did not confirm.
+        """
+        table, chosen = schema.members, set(children)
+        with self._write() as connection:
+            here = sa.and_(table.c.job == self.job_id, table.c.round == number)
+            answers = {row.child: row.state for row in connection.execute(sa.select(table.c.child, table.c.state).where(here))}
+            fixed = {child for child, state in answers.items() if state == "member"}
+            if fixed == chosen and chosen:
+                return
+            self._in_state(connection, number, "a list of members", "instructing")
+            strangers = sorted(child for child in chosen if answers.get(child) != "confirmed")
+            if strangers or not chosen:
+                raise Conflict(f"the members of round {number} should be children that confirmed, found {strangers or 'none'}.")
+            confirmed = sa.and_(here, table.c.state == "confirmed")
+            connection.execute(table.update().where(confirmed, table.c.child.in_(chosen)).values(state="member"))
+            connection.execute(table.update().where(confirmed).values(state="left_out"))
+            self._set_round(connection, number, "training")
+            self._event(connection, "round.members", number, None, {"children": sorted(chosen)})
+
+    def record_update(self, number: int, child: str, update: Mapping[str, Any], digest: str, size: int) -> None:
+        """Record an update that was checked, and whose file is stored.
+
+        :raises Conflict: the child is no member, has an update recorded already, or the round takes no more.
+        """
+        with self._write() as connection:
+            self._in_state(connection, number, "an update", "training")
+            member = self._find(connection, schema.members, number, child)
+            if member is None or member["state"] != "member":
+                raise Conflict(f"an update of round {number} should come from a member, found {child!r}.")
+            if self._find(connection, schema.updates, number, child) is not None:
+                raise Conflict(f"child {child!r} should send one update in round {number}, found one recorded already.")
+            row = {"update": dict(update), "digest": digest, "size": size, "forgotten": False, "at": self._clock.now()}
+            self._put(connection, schema.updates, number, child, row, known=False)
+            self._event(connection, "update.accepted", number, child, {"digest": digest, "size": size})
+
+    def refuse_update(self, number: int, child: str, reason: str, detail: str, data: Mapping[str, Any] | None = None) -> None:
+        """Record that something from a child was refused, and why; a child may have several, also after the round has ended."""
+        row = {"job": self.job_id, "round": number, "child": text(child)[:64], "reason": str(reason), "detail": text(detail)}
+        with self._write() as connection:
+            self._round(connection, number)
+            connection.execute(schema.refusals.insert().values(row | {"data": dict(data or {}), "at": self._clock.now()}))
+            self._event(connection, "update.refused", number, row["child"], {"reason": str(reason), "detail": text(detail)})
+
+    def start_fusing(self, number: int) -> None:
+        """Take no more updates. Repeating it changes nothing.
+
+        :raises Conflict: the members are not fixed yet, or the round has gone on.
+        """
+        with self._write() as connection:
+            if self._in_state(connection, number, "fusing", "training", "fusing").state == "training":
+                self._set_round(connection, number, "fusing")
+                self._event(connection, "round.fusing", number, None, None)
+
+    def publish(
+        self,
+        number: int,
+        digest: str,
+        size: int,
+        parent: str,
+        weights: Mapping[str, float],
+        delta: Delta | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> Version:
+        """Make the fused set the encoder's next version and the round's target, in one transaction. Repeating it changes nothing.
+
+        :param parent: digest of the set that it was trained from, the round's base.
+        :param weights: child -> share in the fused set.
+        :raises Conflict: the round has another target, another base, or no members yet; or the encoder has moved on.
+        """
+        with self._write() as connection:
+            round = self._in_state(connection, number, "a target", "training", "fusing", "reporting", "closed")
+            job = get_job(connection, self.job_id)
+            if round.target is not None:
+                return self._published(connection, job, round, digest)
+            current = current_version(connection, job.encoder)
+            if not parent == round.base == current.digest:
+                raise Conflict(f"the parent of a target should be {current.digest}, found {parent} in a round from {round.base}.")
+            now = self._clock.now()
+            row = {"encoder": job.encoder, "number": current.number + 1, "digest": digest, "size": size, "kind": "round"}
+            row |= {"parent": current.digest, "parent_number": current.number, "job": job.id, "round": number, "created": now}
+            row |= {"weights": {child: float(share) for child, share in weights.items()}, "data": dict(data or {})}
+            if delta is not None:
+                row |= {"delta_digest": delta.digest, "delta_size": delta.size, "delta_codec": delta.codec}
+            connection.execute(schema.versions.insert().values(row))
+            self._set_round(connection, number, "reporting", target=digest, version=current.number + 1)
+            self._event(
+                connection, "round.published", number, None, {"digest": digest, "size": size, "version": current.number + 1}
+            )
+            return current_version(connection, job.encoder)
+
+    def _published(self, connection: Connection, job: Job, round: Round, digest: str) -> Version:
+        if round.target != digest:
+            raise Conflict(f"the target of round {round.number} should be published once, found {round.target} and {digest}.")
+        table = schema.versions
+        query = sa.select(table).where(table.c.encoder == job.encoder, table.c.number == round.version)
+        return to_version(connection.execute(query).mappings().one())
+
+    def record_report(self, number: int, child: str, report: Mapping[str, Any]) -> None:
+        """Record what the target set scores at a child; the last one counts.
+
+        :raises Conflict: the round has no target, or is closed.
+        """
+        with self._write() as connection:
+            self._in_state(connection, number, "a report", "reporting")
+            known = self._find(connection, schema.reports, number, child) is not None
+            self._put(connection, schema.reports, number, child, {"report": dict(report), "at": self._clock.now()}, known=known)
+            self._event(connection, "report", number, child, {"report": dict(report)})
+
+    def skip_round(self, number: int, reason: str) -> None:
+        """End a round without a target. Repeating it changes nothing.
+
+        :raises Conflict: it has a target.
+        """
+        with self._write() as connection:
+            if self._in_state(connection, number, "skipping", "instructing", "training", "fusing", "skipped").state != "skipped":
+                self._end_round(connection, number, "skipped", reason)
+
+    def close_round(self, number: int, reason: str = "") -> None:
+        """End a round that has a target. Repeating it changes nothing.
+
+        :raises Conflict: it has none.
+        """
+        with self._write() as connection:
+            if self._in_state(connection, number, "closing", "reporting", "closed").state != "closed":
+                self._end_round(connection, number, "closed", reason)
+
+    def finish(self, state: JobState, reason: str = "") -> Job:
+        """End the job, and with it its open round. Repeating it changes nothing.
+
+        :param state: finished, failed or aborted.
+        :raises Conflict: it has ended in another state.
+        """
+        with self._write() as connection:
+            job = get_job(connection, self.job_id)
+            if job.state != state:
+                if not job.open or state not in ENDED_JOBS:
+                    raise Conflict(f"job {job.id!r} should be open to become {state}, found it {job.state}.")
+                change_job(connection, job, state, reason, self._clock.now(), epoch=self.epoch)
+            return get_job(connection, self.job_id)
+
+    def forget_updates(self, before_round: int) -> list[str]:
+        """Give up the files of the updates of all earlier rounds; what the updates said stays on record.
+
+        :return: digests whose files may be deleted: no other row names them.
+        """
+        table = schema.updates
+        old = sa.and_(table.c.job == self.job_id, table.c.round < before_round, table.c.forgotten.is_(False))
+        with self._write() as connection:
+            digests = set(connection.execute(sa.select(table.c.digest).where(old)).scalars())
+            if not digests:
+                return []
+            connection.execute(table.update().where(old).values(forgotten=True))
+            for query in schema.naming():
+                digests -= set(connection.execute(query).scalars())
+            self._event(connection, "updates.forgotten", None, None, {"before": before_round, "files": len(digests)})
+            return sorted(digests)
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def _event(
+        self, connection: Connection, kind: str, round: int | None, child: str | None, data: Mapping[str, Any] | None
+    ) -> int:
+        return add_event(connection, self._clock.now(), kind, job=self.job_id, round=round, child=child, data=data)
+
+    def _find_round(self, connection: Connection, number: int) -> Round | None:
+        table = schema.rounds
+        query = sa.select(table).where(table.c.job == self.job_id, table.c.number == number)
+        row = connection.execute(query).mappings().first()
+        return None if row is None else record(Round, row)
+
+    def _last_round(self, connection: Connection) -> Round | None:
+        table = schema.rounds
+        query = sa.select(table).where(table.c.job == self.job_id).order_by(table.c.number.desc()).limit(1)
+        row = connection.execute(query).mappings().first()
+        return None if row is None else record(Round, row)
+
+    def _round(self, connection: Connection, number: int) -> Round:
+        found = self._find_round(connection, number)
+        if found is None:
+            raise NotFound(f"round {number} of job {self.job_id!r} should be there, found none.")
+        return found
+
+    def _in_state(self, connection: Connection, number: int, what: str, *states: RoundState) -> Round:
+        round = self._round(connection, number)
+        if round.state not in states:
+            raise Conflict(f"round {number} should be {' or '.join(states)} for {what}, found it {round.state}.")
+        return round
+
+    def _set_round(self, connection: Connection, number: int, state: RoundState, **values: Any) -> None:
+        table = schema.rounds
+        here = sa.and_(table.c.job == self.job_id, table.c.number == number)
+        connection.execute(table.update().where(here).values(state=state, **values))
+
+    def _end_round(self, connection: Connection, number: int, state: RoundState, reason: str) -> None:
+        self._set_round(connection, number, state, reason=text(reason), closed=self._clock.now())
+        self._event(connection, f"round.{state}", number, None, {"reason": text(reason)})
+
+    def _find(self, connection: Connection, table: sa.Table, number: int, child: str) -> sa.RowMapping | None:
+        here = sa.and_(table.c.job == self.job_id, table.c.round == number, table.c.child == child)
+        return connection.execute(sa.select(table).where(here)).mappings().first()
+
+    def _put(
+        self, connection: Connection, table: sa.Table, number: int, child: str, row: Mapping[str, Any], *, known: bool
+    ) -> None:
+        if known:
+            here = sa.and_(table.c.job == self.job_id, table.c.round == number, table.c.child == child)
+            connection.execute(table.update().where(here).values(dict(row)))
+        else:
+            connection.execute(table.insert().values({"job": self.job_id, "round": number, "child": child} | dict(row)))

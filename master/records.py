@@ -1,0 +1,188 @@
+"""What the ledger hands out: frozen values, one a row. Times are seconds since the epoch, sizes are bytes, digests SHA-256 in hex."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Data = dict[str, Any]
+"""A JSON object."""
+
+JobState = Literal["waiting", "running", "paused", "finished", "failed", "aborted"]
+RoundState = Literal["instructing", "training", "fusing", "reporting", "closed", "skipped"]
+MemberState = Literal["confirmed", "refused", "member", "left_out"]
+NodeState = Literal["active", "disabled", "revoked"]
+
+OPEN_JOBS: tuple[JobState, ...] = ("waiting", "running", "paused")
+ENDED_JOBS: tuple[JobState, ...] = ("finished", "failed", "aborted")
+ENDED_ROUNDS: tuple[RoundState, ...] = ("closed", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """A shared encoder: its declaration, its files, and what its parameter sets look like."""
+
+    name: str
+    type: str
+    spec: Data
+    manifest: str
+    shared: Data  # name -> [shape, dtype]
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A file that holds the difference from a version to the one before it."""
+
+    digest: str
+    size: int
+    codec: str
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A published parameter set of an encoder and where it came from."""
+
+    encoder: str
+    number: int
+    digest: str
+    size: int
+    kind: str  # initial, round, rollback
+    parent: str | None  # digest
+    parent_number: int | None
+    job: str | None
+    round: int | None
+    weights: dict[str, float]  # child -> share
+    delta: Delta | None
+    data: Data
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The training of one encoder over some rounds."""
+
+    id: str
+    encoder: str
+    name: str | None
+    key: str | None
+    spec: Data
+    requested_by: str | None  # the child whose request started it; None: an operator
+    state: JobState
+    reason: str
+    epoch: int
+    owner: str | None
+    run_id: str | None
+    pid: int | None
+    heartbeat: float | None
+    created: float
+    ended: float | None
+
+    @property
+    def open(self) -> bool:
+        return self.state in OPEN_JOBS
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a job."""
+
+    job: str
+    number: int
+    state: RoundState
+    base: str
+    target: str | None
+    version: int | None
+    reason: str
+    opened: float
+    closed: float | None
+
+    @property
+    def open(self) -> bool:
+        return self.state not in ENDED_ROUNDS
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A child's answer to a round's instruction, and what became of it."""
+
+    child: str
+    state: MemberState
+    confirmation: Data
+    reason: str | None
+    detail: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedUpdate:
+    """An update that was checked, accepted and stored."""
+
+    child: str
+    update: Data
+    digest: str
+    size: int
+    forgotten: bool  # its file may be gone
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An update, or report, that was not accepted."""
+
+    child: str
+    reason: str
+    detail: str
+    data: Data
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedReport:
+    """What the target set scored at one child."""
+
+    child: str
+    report: Data
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A child that enrolled."""
+
+    name: str
+    public_key: bytes
+    token_hash: str
+    flower_id: int | None
+    boot: str | None  # changes when its daemon restarts
+    machine: Data
+    tasks: list[Any]
+    speaks: tuple[int, int]  # wire versions, oldest and newest
+    state: NodeState
+    labels: dict[str, str]
+    created: float
+    seen: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRequest:
+    """A child asked for training; `job` says which job answers it."""
+
+    id: int
+    child: str
+    encoder: str | None
+    type: str | None
+    tasks: tuple[str, ...]
+    at: float
+    job: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that changed. Ids grow in the order of commits, so a reader that asks for more than it has misses none."""
+
+    id: int
+    at: float
+    kind: str
+    job: str | None
+    round: int | None
+    child: str | None
+    data: Data = field(default_factory=dict)
