@@ -11,13 +11,13 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-class Job(Value):
+class _Part(Value):
     """Shared by the parts of a job's file: TOML has no tuples, so lists are taken for them."""
 
     model_config = {"strict": False}
 
 
-class Children(Job):
+class Children(_Part):
     """Which children make a round, and how long they are waited for."""
 
     wanted: Annotated[int, Field(ge=1)] | None = None  # confirmations to start with at once; None: wait for every child's answer
@@ -39,7 +39,7 @@ class Children(Job):
         return self
 
 
-class Stop(Job):
+class Stop(_Part):
     """When no further round follows, besides the number of rounds. Read from the validation scores that the children report."""
 
     target: dict[Name, float] = {}  # task, or `mean`: a validation score that is good enough
@@ -47,7 +47,7 @@ class Stop(Job):
     seconds: Positive | None = None  # wall time of the job
 
 
-class Training(Job):
+class Training(_Part):
     """How children train in a round; the fields of `Plan` that a person chooses."""
 
     steps: Annotated[int, Field(ge=1, le=1_000_000)] = 20
@@ -66,7 +66,7 @@ class Training(Job):
     threads: Annotated[int, Field(ge=1)] | None = None
 
 
-class JobSpec(Job):
+class JobSpec(_Part):
     """A job as a person writes it. Unknown keys are refused, each value is checked when it is read."""
 
     encoder: Name

@@ -64,6 +64,15 @@ class Value(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
 
+    def table(self) -> dict[str, Any]:
+        """This value as JSON data, for a record."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def of_table(cls, table: dict[str, Any]) -> Self:
+        """The value back from a record that `table` made."""
+        return cls.model_validate_json(json.dumps(table))
+
 
 class Message(Value):
     """A value that travels, and can write and read itself."""
@@ -73,8 +82,8 @@ class Message(Value):
     def encode(self, wire: int | None = None) -> str:
         """This message as JSON, in a wire version (default: the newest)."""
         wire = wire or WIRE_NEWEST
-        body = self.model_dump(mode="json")
-        return json.dumps({"wire": wire, "kind": self.kind, "body": _older(type(self), body, wire)}, separators=(",", ":"))
+        body = _older(self, self.model_dump(mode="json"), wire)
+        return json.dumps({"wire": wire, "kind": self.kind, "body": body}, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str | bytes) -> Self:
@@ -89,14 +98,18 @@ class Message(Value):
         return message
 
 
-def _older(model: type[BaseModel], body: dict[str, Any], wire: int) -> dict[str, Any]:
-    """Leave out what the given wire version does not know."""
+def _older(value: Any, body: Any, wire: int) -> Any:
+    """Leave out what the given wire version does not know, however deep it lies."""
+    if isinstance(value, tuple):
+        return [_older(part, inner, wire) for part, inner in zip(value, body, strict=True)]
+    if not isinstance(value, BaseModel):
+        return body
     kept = {}
-    for name, field in model.model_fields.items():
+    for name, field in type(value).model_fields.items():
         extra = field.json_schema_extra
         if isinstance(extra, dict) and int(extra.get("since", 1)) > wire:  # type: ignore[arg-type]
             continue
-        kept[name] = body[name]
+        kept[name] = _older(getattr(value, name), body[name], wire)
     return kept
 
 
@@ -314,16 +327,19 @@ def decode(text: str | bytes) -> Message:
         envelope = json.loads(text)
         wire, kind, body = envelope["wire"], envelope["kind"], envelope["body"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RefusedValue(Reason.MALFORMED, f"a message should be JSON with wire, kind and body, found {error!r}.") from None
-    if type(wire) is not int or kind not in _KINDS or not isinstance(body, dict):
-        raise RefusedValue(Reason.MALFORMED, f"a message should be one of {', '.join(_KINDS)}, found {kind!r}.")
+        found = type(error).__name__  # its text may hold all that came
+        raise RefusedValue(Reason.MALFORMED, f"a message should be JSON with wire, kind and body, found {found}.") from None
+    if type(wire) is not int or not isinstance(kind, str) or kind not in _KINDS or not isinstance(body, dict):
+        raise RefusedValue(Reason.MALFORMED, f"a message should be one of {', '.join(_KINDS)}, found {str(kind)[:40]!r}.")
     if kind != Failure.kind and not WIRE_OLDEST <= wire <= WIRE_NEWEST:
         raise WireVersionMismatch(
             f"the wire version should be {WIRE_OLDEST} to {WIRE_NEWEST}, found {wire}.", hint="Upgrade the older side."
         )
     try:
         return _KINDS[kind].model_validate_json(json.dumps(body))
+    except RecursionError:
+        raise RefusedValue(Reason.MALFORMED, f"a {kind} should be flat, found it nested too deep.") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(part)[:40] for part in first["loc"])
         raise RefusedValue(Reason.MALFORMED, f"`{kind}.{where}` is wrong: {first['msg']}.") from None

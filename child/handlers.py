@@ -1,0 +1,258 @@
+"""What a child answers to each message of a round. The same object serves the warm agent, the stock ClientApp and the in-process link."""
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from child import policy
+from child.home import ChildHome, keep_newest
+from child.machine import describe
+from child.registry import Registry
+from child.sets import SetCache
+from child.settings import ChildSettings
+from child.site import Site
+from child.state import PrivateStore
+from child.train import Trained, load_heads, train
+from child.transfer import Transfer
+from tasks.encoders import Encoder
+from trunkline import codec
+from trunkline.clock import Clock, SystemClock
+from trunkline.errors import Reason, RefusedValue, SampleError, TrainingFailed, TrunklineError
+from trunkline.files import sha256_file
+from trunkline.messages import (
+    Confirmation,
+    Failure,
+    InitialSet,
+    Instruction,
+    Message,
+    Report,
+    ReportRequest,
+    Score,
+    TaskCount,
+    Update,
+)
+from trunkline.settings import load as load_settings
+from trunkline.sets import SetFile
+
+Answer = tuple[Message, bytes | None]
+"""A message, and the bytes that go with it where sets travel inside the messages."""
+
+
+class Child:
+    """One site: its samples, its heads, and what it does when the master asks.
+
+    :param name: as the master knows it.
+    :param transfer: moves parameter sets and encoder files.
+    :param stopping: true once the process was asked to end; the step under way is finished, its update is sent.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        home: ChildHome,
+        settings: ChildSettings,
+        transfer: Transfer,
+        *,
+        clock: Clock | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        progress: Callable[[int, str, float], None] = lambda step, task, loss: None,
+    ) -> None:
+        self.name, self.home, self.settings, self.transfer = name, home, settings, transfer
+        self.clock, self.stopping, self.progress = clock or SystemClock(), stopping, progress
+        self.registry = Registry(home)
+        self.site = Site(home, settings, transfer)
+        self.sets = SetCache(home, settings.keep_sets, transfer)
+        self._stores: dict[str, PrivateStore] = {}
+
+    def answer(self, message: Message, attachment: bytes | None = None) -> Answer:
+        """Do what a message asks. Whatever goes wrong on the way is the answer, never an exception."""
+        try:
+            if isinstance(message, Instruction):
+                return self._confirm(message), None
+            if isinstance(message, InitialSet):
+                return self._update(message, attachment)
+            if isinstance(message, ReportRequest):
+                return self._report(message, attachment), None
+            return self._failure(Reason.MALFORMED, f"a child should be sent an instruction, found a {message.kind}."), None
+        except (RefusedValue, TrainingFailed) as error:
+            return self._failure(error.reason, str(error)), None
+        except TrunklineError as error:
+            reason = Reason.TRANSFER if error.code in ("unreachable", "not_authorized", "deadline") else Reason.INTERNAL
+            return self._failure(reason, f"{error.code}: {error}"), None
+        except MemoryError:
+            return self._failure(Reason.MEMORY, "memory ran out."), None
+
+    # -- instruction -> confirmation ---------------------------------------------------------------------------------------
+
+    def _confirm(self, instruction: Instruction) -> Confirmation:
+        try:
+            policy.check(self.settings.policy, instruction, datetime.fromtimestamp(self.clock.now()))
+            counts, problems = self._count(instruction.encoder.type, instruction.tasks)
+            if not counts:
+                found = "; ".join(problems) or f"tasks of type {', '.join(self.registry.types()) or 'none'}"
+                raise RefusedValue(Reason.NO_SAMPLES, f"samples of type {instruction.encoder.type!r} should be here, found {found}.")
+        except RefusedValue as error:
+            return self._confirmation(instruction, accepted=False, reason=error.reason, detail=error.message)
+        return self._confirmation(instruction, accepted=True, detail="; ".join(problems), tasks=tuple(counts))
+
+    def _confirmation(
+        self,
+        instruction: Instruction,
+        *,
+        accepted: bool,
+        reason: Reason | None = None,
+        detail: str = "",
+        tasks: tuple[TaskCount, ...] = (),
+    ) -> Confirmation:
+        return Confirmation(
+            job=instruction.job,
+            round=instruction.round,
+            child=self.name,
+            accepted=accepted,
+            reason=reason,
+            detail=detail,
+            tasks=tasks,
+            holds=self.home.held_sets() if accepted else (),
+            machine=describe(),
+        )
+
+    def _count(self, encoder_type: str, wanted: tuple[str, ...]) -> tuple[list[TaskCount], list[str]]:
+        """Training samples by task, and what is wrong with the tasks that cannot be counted."""
+        counts, problems = [], []
+        for spec in self.registry.of_type(encoder_type, self._allowed(wanted)):
+            try:
+                samples = self.registry.count(spec)["train"]
+            except SampleError as error:
+                problems.append(str(error))
+                continue
+            if samples:
+                counts.append(
+                    TaskCount(
+                        task=spec.name, head=spec.head, metric=spec.measure, higher_is_better=spec.higher_is_better, samples=samples
+                    )
+                )
+        return counts, problems
+
+    def _allowed(self, wanted: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The tasks that both the job and the site's policy allow; None: all."""
+        mine = self.settings.policy.tasks
+        if wanted and mine:
+            return tuple(task for task in wanted if task in mine)
+        return wanted or mine or None
+
+    # -- initial set -> update -----------------------------------------------------------------------------------------------
+
+    def _update(self, message: InitialSet, attachment: bytes | None) -> Answer:
+        key = (message.job, message.round, message.base.digest)
+        store = self._store(message.encoder.name)
+        sent = store.sent(key)
+        if sent is None or not (self.home.updates / str(sent["digest"])).exists():
+            store.turn_to(key)
+            sent = self._train(message, attachment, store)
+        update = Update.of_table(dict(sent))
+        path = self.home.updates / update.digest
+        if message.transfer == "inline":
+            return update, path.read_bytes()
+        self.transfer.send(path, update.digest, message.upload_token)
+        return update, None
+
+    def _train(self, message: InitialSet, attachment: bytes | None, store: PrivateStore) -> Mapping[str, object]:
+        """Train on the initial set; the update's file and the private state are on disk when this returns."""
+        started = time.perf_counter()
+        base_path = self.sets.get(message.base, message.delta, message.token, attachment)
+        encoder = self.site.encoder(message.encoder)
+        plan = self.site.plan(message.plan)
+        names = [task.task for task in self._count(message.encoder.type, message.tasks)[0]]
+        if not names:
+            raise RefusedValue(Reason.NO_SAMPLES, "samples should be here as they were when confirmed, found none.")
+        tasks = self.site.tasks(encoder, self.registry.of_type(message.encoder.type, tuple(names)), plan)
+        with SetFile(base_path) as base:
+            encoder.load_shared(base.read)
+            private = store.load()
+            load_heads(tasks, private)
+            trained = train(
+                encoder,
+                tasks,
+                plan,
+                private,
+                clock=self.clock,
+                lease=self.settings.batch_lease,
+                stopping=self.stopping,
+                progress=self.progress,
+            )
+            update = self._write(message, encoder, base, trained, time.perf_counter() - started)
+        store.save((message.job, message.round, message.base.digest), trained.private, update.table())
+        keep_newest(self.home.updates, 4, {update.digest})
+        return update.table()
+
+    def _write(self, message: InitialSet, encoder: Encoder, base: SetFile, trained: Trained, seconds: float) -> Update:
+        beside = self.home.updates / ".new"
+        codec.encode(beside, message.codec, base, encoder.read_shared, encoder.factors())
+        digest, size = sha256_file(beside), beside.stat().st_size
+        beside.replace(self.home.updates / digest)
+        return Update(
+            job=message.job,
+            round=message.round,
+            child=self.name,
+            base=message.base.digest,
+            digest=digest,
+            size=size,
+            codec=message.codec,
+            samples=dict(trained.samples),
+            applied=dict(trained.applied),
+            losses=dict(trained.losses),
+            seconds=seconds,
+        )
+
+    # -- report request -> report --------------------------------------------------------------------------------------------
+
+    def _report(self, message: ReportRequest, attachment: bytes | None) -> Report:
+        started = time.perf_counter()
+        store = self._store(message.encoder.name)
+        store.commit(message.job, message.round)
+        path = self.sets.get(message.target, message.delta, message.token, attachment)
+        scores: list[Score] = []
+        if self.settings.policy.report:
+            encoder = self.site.encoder(message.encoder)
+            with SetFile(path) as target:
+                encoder.load_shared(target.read)
+            names = [task.task for task in self._count(message.encoder.type, message.tasks)[0]]
+            tasks = self.site.tasks(encoder, self.registry.of_type(message.encoder.type, tuple(names)), None)
+            load_heads(tasks, store.load())
+            scores = self.site.scores(encoder, tasks, message.splits)
+        return Report(
+            job=message.job,
+            round=message.round,
+            child=self.name,
+            target=message.target.digest,
+            scores=tuple(scores),
+            seconds=time.perf_counter() - started,
+        )
+
+    # -- shared --------------------------------------------------------------------------------------------------------------
+
+    def _store(self, encoder: str) -> PrivateStore:
+        if encoder not in self._stores:
+            self._stores[encoder] = PrivateStore(self.home.private / encoder)
+        return self._stores[encoder]
+
+    def _failure(self, reason: Reason, detail: str) -> Failure:
+        return Failure(child=self.name, reason=reason, detail=detail)
+
+
+def open_child(home: Path, transfer: Transfer | None = None, *, name: str | None = None, clock: Clock | None = None) -> Child:
+    """The child whose folder this is.
+
+    :param transfer: None: over the HTTPS API of the master that the child enrolled with.
+    :param name: None: as enrolled.
+    :raises NotFound: nobody enrolled there, and `transfer` or `name` is missing.
+    """
+    folder = ChildHome(home)
+    settings = load_settings(ChildSettings, folder.settings, "TRUNKLINE_CHILD")
+    if transfer is None or name is None:
+        from child.identity import Identity  # only where there is a master to talk to
+
+        identity = Identity.read(folder.existing())
+        transfer, name = transfer or identity.api(clock or SystemClock()), name or identity.name
+    return Child(name, folder, settings, transfer, clock=clock)

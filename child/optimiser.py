@@ -1,0 +1,97 @@
+"""The store of a local training: shared layers and private heads in this process, each moved only by gradients that touch it.
+
+Every head has an optimiser of its own, so a head whose task had no batch keeps its values and its moments bit for bit: nothing is
+filled with zeros on its behalf. Moments of the shared layers begin anew in each round, because fused parameters are not the ones they
+were gathered on; the warm-up counts over the whole job, so a fresh start is not a cold one.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from tasks.step import Gradient
+from trunkline.messages import Plan
+
+
+def rate(plan: Plan, step: int) -> float:
+    """The learning rate of a step (counted from 0 within the round), as a share of the plan's.
+
+    Linear warm-up over the job's first `warmup_steps`, then constant or linear to 0 at `total_steps`.
+    """
+    done = plan.done_steps + step
+    if done < plan.warmup_steps:
+        return (done + 1) / plan.warmup_steps
+    if plan.decay == "none":
+        return 1.0
+    return max(0.0, (plan.total_steps - done) / max(1, plan.total_steps - plan.warmup_steps))
+
+
+class LocalStore:
+    """Applies gradients, in order, to an encoder's shared parameters and to heads.
+
+    :param shared: trainable parameters by name; changed in place.
+    :param heads: by task.
+    """
+
+    def __init__(self, plan: Plan, shared: Mapping[str, nn.Parameter], heads: Mapping[str, nn.Module]) -> None:
+        self.plan, self.step = plan, 0
+        self.shared = dict(shared)
+        self.heads = {task: dict(head.named_parameters()) for task, head in heads.items()}
+        self._shared_optimiser = _optimiser(plan, self.shared, plan.learning_rate)
+        self._head_optimisers = {task: _optimiser(plan, head, plan.head_learning_rate) for task, head in self.heads.items() if head}
+        self._anchor = {name: p.detach().clone() for name, p in self.shared.items()} if plan.prox else {}
+
+    @torch.no_grad()
+    def apply(self, gradient: Gradient) -> None:
+        """Move the shared layers and the head of the gradient's task by one step."""
+        head = self.heads[gradient.task]
+        for name, grad in gradient.shared.items():
+            pull = self.plan.prox * (self.shared[name] - self._anchor[name]) if self._anchor else 0.0
+            self.shared[name].grad = grad + pull if self._anchor else grad
+        for name, grad in gradient.head.items():
+            head[name].grad = grad
+        touched = [p for p in (*self.shared.values(), *head.values()) if p.grad is not None]
+        if self.plan.clip_norm:
+            nn.utils.clip_grad_norm_(touched, self.plan.clip_norm)
+        share = rate(self.plan, self.step)
+        self._move(self._shared_optimiser, self.plan.learning_rate * share)
+        if gradient.task in self._head_optimisers:
+            self._move(self._head_optimisers[gradient.task], self.plan.head_learning_rate * share)
+        self.step += 1
+
+    def _move(self, optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    def head_moments(self, task: str) -> dict[str, Tensor]:
+        """A head's optimiser state, flat: `PARAMETER/MOMENT`."""
+        optimiser = self._head_optimisers.get(task)
+        if optimiser is None:
+            return {}
+        return {
+            f"{name}/{moment}": torch.as_tensor(value).detach()
+            for name, parameter in self.heads[task].items()
+            for moment, value in sorted(optimiser.state.get(parameter, {}).items())
+        }
+
+    def load_head_moments(self, task: str, moments: Mapping[str, Tensor]) -> None:
+        """Go on with the state that `head_moments` gave; one that does not fit this head is left aside."""
+        for name, parameter in self.heads[task].items():
+            mine = {key.rsplit("/", 1)[1]: value for key, value in moments.items() if key.rsplit("/", 1)[0] == name}
+            if mine and all(value.shape in ((), parameter.shape) for value in mine.values()):
+                self._head_optimisers[task].state[parameter] = {key: value.clone() for key, value in mine.items()}
+
+
+def _optimiser(plan: Plan, parameters: Mapping[str, nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+    """AdamW with decay on matrices only (biases and normalisation are left out), or plain SGD."""
+    values = list(parameters.values())
+    if plan.optimizer == "sgd":
+        return torch.optim.SGD(values or [nn.Parameter(torch.empty(0))], lr=learning_rate)
+    groups = [
+        {"params": [p for p in values if p.ndim > 1], "weight_decay": plan.weight_decay},
+        {"params": [p for p in values if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=learning_rate, fused=True)

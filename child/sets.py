@@ -1,0 +1,60 @@
+"""Parameter sets that a child holds, by digest. What lies here whole is not fetched again."""
+
+import os
+from pathlib import Path
+
+from child.home import ChildHome, keep_newest
+from child.transfer import Transfer
+from trunkline.codec import Decoder
+from trunkline.errors import DamagedFile, Reason, RefusedValue
+from trunkline.files import sha256_file, write_atomically
+from trunkline.messages import DeltaRef, SetRef
+from trunkline.sets import SetFile
+
+
+class SetCache:
+    """Fetches a set whole or as a difference, checks its digest after decoding, and keeps the newest few."""
+
+    def __init__(self, home: ChildHome, keep: int, transfer: Transfer) -> None:
+        self.home, self.keep, self.transfer = home, keep, transfer
+
+    def get(self, wanted: SetRef, delta: DeltaRef | None, token: str, attachment: bytes | None) -> Path:
+        """Where the set lies now.
+
+        :raises RefusedValue: `digest`, `damaged`: what came is not what was named.
+        """
+        path = self.home.sets / wanted.digest
+        if path.exists() and sha256_file(path) == wanted.digest:
+            os.utime(path)
+            return path
+        if delta is None:
+            self._fetch(wanted.digest, wanted.size, token, attachment, path)
+        else:
+            self._decode(delta, token, attachment, path)
+        if (found := sha256_file(path)) != wanted.digest:
+            path.unlink()
+            raise RefusedValue(Reason.DIGEST, f"the parameter set should be {wanted.digest[:12]}, found {found[:12]}.")
+        keep_newest(self.home.sets, self.keep, {wanted.digest})
+        return path
+
+    def _fetch(self, digest: str, size: int, token: str, attachment: bytes | None, to: Path) -> None:
+        if attachment is None:
+            self.transfer.fetch(digest, size, token, to)
+        else:
+            write_atomically(to, attachment)
+
+    def _decode(self, delta: DeltaRef, token: str, attachment: bytes | None, to: Path) -> None:
+        held = self.home.sets / delta.held
+        if not held.exists():
+            raise RefusedValue(Reason.BASE, f"{delta.held[:12]} should be here to start from, and is not.")
+        wire = self.home.sets / f".delta-{delta.digest}"
+        try:
+            self._fetch(delta.digest, delta.size, token, attachment, wire)
+            if sha256_file(wire) != delta.digest:
+                raise RefusedValue(Reason.DIGEST, f"the difference should be {delta.digest[:12]}, and is not.")
+            with SetFile(held) as base, SetFile(wire) as file:
+                Decoder(file, delta.codec, base).write(to)
+        except DamagedFile as error:
+            raise RefusedValue(Reason.DAMAGED, error.message) from None
+        finally:
+            wire.unlink(missing_ok=True)

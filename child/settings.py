@@ -1,0 +1,53 @@
+"""What the owner of a site decides: `child.toml`, environment `TRUNKLINE_CHILD_*`, flags."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from trunkline.messages import Name, Value
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Clock = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
+
+
+class _Part(Value):
+    """Shared by the parts of the file: TOML has no tuples, so lists are taken for them."""
+
+    model_config = {"strict": False}
+
+
+class Policy(_Part):
+    """Which instructions this site accepts; empty lists accept all. A refusal says which line refused."""
+
+    encoders: tuple[Name, ...] = ()
+    types: tuple[Name, ...] = ()
+    jobs: tuple[str, ...] = ()  # names, or patterns such as `nightly-*`
+    tasks: tuple[Name, ...] = ()  # tasks that may be trained
+    codecs: tuple[Literal["float32", "bf16"], ...] = ()
+    transfers: tuple[Literal["blob", "inline"], ...] = ()
+    hours: tuple[Clock, Clock] | None = None  # local time, from and to; may cross midnight
+    most_steps: Annotated[int, Field(ge=1)] | None = None
+    report: bool = True  # whether scores are told to the master
+
+
+class ChildSettings(_Part):
+    """Everything a site may set."""
+
+    threads: Annotated[int, Field(ge=1)] | None = None  # of torch; None: all cores
+    memory: Annotated[int, Field(ge=1 << 20)] = 256 << 20  # bytes that reading samples may take
+    precision: Literal["float32", "bf16", "auto"] | None = None  # overrides what a job asks for
+    device: str = "cpu"  # cpu, cuda, cuda:1
+    keep_sets: Annotated[int, Field(ge=1)] = 3
+    heartbeat: Annotated[float, Field(ge=10, le=1800)] = 10.0  # seconds
+    poll: Positive = 0.05  # seconds between looks while a job runs
+    idle_poll: Positive = 2.0  # seconds between looks when nothing happens
+    away: Positive = 60.0  # longest pause between attempts to reach the master, seconds
+    batch_lease: Positive = 3600.0  # seconds a training step may take
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    policy: Policy = Policy()
+
+    @model_validator(mode="after")
+    def _check(self) -> "ChildSettings":
+        if self.idle_poll < self.poll:
+            raise ValueError(f"`idle_poll` should be at least `poll` ({self.poll}), found {self.idle_poll}")
+        return self

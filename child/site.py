@@ -1,0 +1,92 @@
+"""What a site computes with, kept loaded between messages: encoders from their files, tables of samples, heads."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from child.home import ChildHome
+from child.settings import ChildSettings
+from child.train import LocalTask
+from child.transfer import Transfer
+from tasks import encoders
+from tasks.encoders import Encoder
+from tasks.evaluate import evaluate
+from tasks.heads import make_head
+from tasks.specs import TaskSpec
+from tasks.table import SampleTable, open_table
+from trunkline.files import sha256_file
+from trunkline.messages import EncoderRef, Plan, Score
+
+READY = "READY"
+"""Marks an encoder's folder whose files are all there."""
+
+
+class Site:
+    """One loaded encoder, and the tables that were read for it."""
+
+    def __init__(self, home: ChildHome, settings: ChildSettings, transfer: Transfer) -> None:
+        self.home, self.settings, self.transfer = home, settings, transfer
+        self._loaded: tuple[str, Encoder] | None = None
+        self._tables: dict[tuple[str, TaskSpec], SampleTable] = {}
+
+    def encoder(self, reference: EncoderRef) -> Encoder:
+        """The encoder of a manifest, fetched once and kept in memory.
+
+        :raises RefusedValue: `no_module`: it needs code that is not at this site.
+        """
+        if self._loaded is None or self._loaded[0] != reference.manifest:
+            self._loaded = None  # let the old one go before the new one is loaded
+            encoder = encoders.load(self.files(reference), self.modules())
+            self._loaded = (reference.manifest, encoder.to(self.settings.device))
+            self._tables.clear()
+        return self._loaded[1]
+
+    def modules(self) -> tuple[Path, ...]:
+        """Where the site's own code lies."""
+        return (self.home.modules,)
+
+    def files(self, reference: EncoderRef) -> Path:
+        """The folder of an encoder's files; what is missing is fetched by digest."""
+        folder = self.home.encoders / reference.manifest
+        if (folder / READY).exists():
+            return folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, (digest, size) in sorted(self.transfer.manifest(reference.name, reference.manifest).items()):
+            path = folder / name
+            if path.exists() and sha256_file(path) == digest:
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.transfer.fetch(digest, size, None, path)
+        (folder / READY).touch()
+        return folder
+
+    def plan(self, plan: Plan) -> Plan:
+        """The master's plan with what the site decides itself."""
+        torch.set_num_threads(self.settings.threads or plan.threads or torch.get_num_threads())
+        precision = self.settings.precision or plan.precision
+        if precision == "auto":
+            precision = "bf16" if self.settings.device.startswith("cuda") and torch.cuda.is_bf16_supported() else "float32"
+        return plan.model_copy(update={"precision": precision})
+
+    def tasks(self, encoder: Encoder, specs: Iterable[TaskSpec], plan: Plan | None) -> dict[str, LocalTask]:
+        """Tables and fresh heads for these tasks; saved heads are loaded over them."""
+        most = plan.max_length if plan else None
+        return {spec.name: self._task(encoder, spec.model_copy(update={"max_length": most}) if most else spec, plan) for spec in specs}
+
+    def scores(self, encoder: Encoder, tasks: Mapping[str, LocalTask], splits: Sequence[str]) -> list[Score]:
+        """Each task's metric on each split that has samples."""
+        return [
+            evaluate(encoder, task.head, task.table, task.spec, split)
+            for _, task in sorted(tasks.items())
+            for split in splits
+            if task.table.count(split)
+        ]
+
+    def _task(self, encoder: Encoder, spec: TaskSpec, plan: Plan | None) -> LocalTask:
+        key = (self._loaded[0] if self._loaded else "", spec)
+        if key not in self._tables:
+            self._tables[key] = open_table(spec, encoder.processor, self.home.cache, self.home.folder, self.settings.memory)
+        table = self._tables[key]
+        head = make_head(spec, table.labels, encoder.hidden, plan.seed if plan else 0)
+        return LocalTask(spec, table, head.to(self.settings.device))

@@ -1,0 +1,138 @@
+"""What is private to a site and must survive its process: heads, their optimiser state, the data order.
+
+It is kept in two generations. Training in a round writes the *pending* one, keyed (job, round, base digest), together with a note of the
+update that was sent; the *committed* one is what it started from. So a repeated initial set finds the pending generation, sends the
+same update again and trains nothing; a round that is played again from another base starts from the same heads as the first time.
+The pending generation is committed when a later message shows that its round is over.
+
+    generations.json                which generation is which, with checksums; replaced whole
+    gen-SHA256                      a generation: a parameter set of the site's private tensors
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trunkline.errors import DamagedFile
+from trunkline.files import sha256_file, write_atomically
+from trunkline.sets import SetFile, encode_set
+from trunkline.tensors import Array
+
+Key = tuple[str, int, str]
+"""Job, round, digest of the base set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Private:
+    """A site's private state for one encoder."""
+
+    tensors: Mapping[str, Array] = field(default_factory=dict)  # heads and their moments, named `TASK/...`
+    notes: Mapping[str, Any] = field(default_factory=dict)  # JSON: data order, step counts
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One saved state, and the update that was sent when it was made."""
+
+    digest: str
+    key: Key
+    notes: Mapping[str, Any]
+    update: Mapping[str, Any]  # the Update message as a table
+
+
+class PrivateStore:
+    """Generations of one encoder's private state in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._pointer = folder / "generations.json"
+        self.committed: Generation | None = None
+        self.pending: Generation | None = None
+        self._read_pointer()
+
+    def load(self) -> Private:
+        """The committed state; empty at the very start.
+
+        :raises DamagedFile: its bytes are not what was saved.
+        """
+        if self.committed is None:
+            return Private()
+        return self._load(self.committed)
+
+    def newest(self) -> Private:
+        """The state after the last training, committed or not: what a prediction should use."""
+        generation = self.pending or self.committed
+        return Private() if generation is None else self._load(generation)
+
+    def sent(self, key: Key) -> Mapping[str, Any] | None:
+        """The update that was made for this job, round and base, if there is one."""
+        for generation in (self.pending, self.committed):
+            if generation is not None and generation.key == key:
+                return generation.update
+        return None
+
+    def turn_to(self, key: Key) -> None:
+        """Settle the pending generation before training for `key`: commit it if its round is over, drop it if that round is played again."""
+        if self.pending is None or self.pending.key == key:
+            return
+        job, number, _ = self.pending.key
+        if job == key[0] and number >= key[1]:
+            self._point(self.committed, None)
+        else:
+            self.commit()
+
+    def commit(self, job: str | None = None, number: int | None = None) -> None:
+        """Make the pending generation the committed one; with `job` and `number` only if it is of that round."""
+        if self.pending is not None and (job is None or self.pending.key[:2] == (job, number)):
+            self._point(self.pending, None)
+
+    def save(self, key: Key, private: Private, update: Mapping[str, Any]) -> None:
+        """Write the pending generation: its file first, then the pointer."""
+        data = encode_set({name: np.asarray(array) for name, array in private.tensors.items()})
+        beside = self.folder / "gen-new"
+        write_atomically(beside, data, mode=0o600)
+        digest = sha256_file(beside)
+        beside.replace(self.folder / f"gen-{digest}")
+        self._point(self.committed, Generation(digest, key, dict(private.notes), dict(update)))
+
+    def _load(self, generation: Generation) -> Private:
+        path = self.folder / f"gen-{generation.digest}"
+        if not path.exists() or sha256_file(path) != generation.digest:
+            raise DamagedFile(
+                f"`{path}` should hold the private heads as they were saved, and does not.",
+                hint="Restore it from a backup, or start afresh with `trunkline-child reset`.",
+            )
+        with SetFile(path) as file:
+            return Private(file.tensors(), generation.notes)
+
+    def _point(self, committed: Generation | None, pending: Generation | None) -> None:
+        table = {name: asdict(gen) if gen else None for name, gen in (("committed", committed), ("pending", pending))}
+        write_atomically(self._pointer, json.dumps(table).encode(), mode=0o600)
+        self.committed, self.pending = committed, pending
+        kept = {f"gen-{generation.digest}" for generation in (committed, pending) if generation}
+        for path in self.folder.glob("gen-*"):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+
+    def _read_pointer(self) -> None:
+        if not self._pointer.exists():
+            return
+        try:
+            table = json.loads(self._pointer.read_text(encoding="utf-8"))
+            self.committed, self.pending = (_generation(table[name]) for name in ("committed", "pending"))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedFile(
+                f"`{self._pointer}` should name the generations of private state, found {error!r}.",
+                hint="Restore it from a backup, or start afresh with `trunkline-child reset`.",
+            ) from None
+
+
+def _generation(table: Mapping[str, Any] | None) -> Generation | None:
+    if table is None:
+        return None
+    job, number, base = table["key"]
+    return Generation(**{**table, "key": (job, number, base)})

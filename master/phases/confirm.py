@@ -1,0 +1,75 @@
+"""Instruction and confirmation: every child that can be reached is asked; who has samples and is willing becomes a member."""
+
+from master import checks
+from master.phases.play import Play, expect
+from master.records import Round
+from trunkline.clock import Deadline
+from trunkline.errors import Reason, RefusedValue
+from trunkline.messages import Confirmation, Instruction, Message
+
+
+def instruct(job: Play, round_: Round) -> Round:
+    """Ask until enough children have confirmed; then the members are fixed.
+
+    :raises DeadlineExceeded: too few confirmed for as long as the job waits.
+    """
+    wanted = job.spec.children
+    waiting = Deadline(job.clock, wanted.wait_seconds, f"{wanted.least} confirmations of round {round_.number}")
+    pause = 0.5
+    while True:
+        accepted = _ask(job, round_)
+        if len(accepted) >= wanted.least:
+            job.pen.fix_members(round_.number, sorted(accepted))
+            return job.again(round_)
+        waiting.check()
+        job.clock.sleep(min(pause, waiting.left()))
+        pause = min(pause * 2, 15.0)
+
+
+def _ask(job: Play, round_: Round) -> set[str]:
+    """Ask once those who have not confirmed yet; return who has by now, at most the preset number."""
+    wanted = job.spec.children.wanted
+    accepted = {member.child for member in job.pen.members(round_.number) if member.state == "confirmed"}
+    if wanted is not None and len(accepted) >= wanted:
+        return set(sorted(accepted)[:wanted])
+    instruction = _instruction(job, round_)
+    asked: dict[str, Message] = {child: instruction for child in job.link.children() if child not in accepted}
+    deadline = Deadline(job.clock, job.spec.children.confirm_seconds, f"the confirmations of round {round_.number}")
+    silent = set(asked)
+    for child, answer, _ in job.exchange(asked, deadline):
+        silent.discard(child)
+        if _accept(job, round_, child, answer):
+            accepted.add(child)
+            if wanted is not None and len(accepted) >= wanted:
+                return accepted
+    for child in sorted(silent):
+        detail = f"no answer in {deadline.seconds:g} s"
+        job.pen.record_confirmation(round_.number, child, {}, accepted=False, reason=Reason.SILENT, detail=detail)
+    return accepted
+
+
+def _instruction(job: Play, round_: Round) -> Instruction:
+    return Instruction(
+        job=job.id,
+        round=round_.number,
+        encoder=job.encoder,
+        base=job.set_ref(job.version(round_.base)),
+        plan=job.spec.plan(job.fused() + 1),
+        codec=job.spec.codec,
+        transfer=job.spec.transfer,
+        tasks=job.spec.tasks,
+    )
+
+
+def _accept(job: Play, round_: Round, child: str, answer: Message) -> bool:
+    """Check one answer and write it down, as a confirmation or as a refusal."""
+    if isinstance(answer, Confirmation) and (answer.job, answer.round) != (job.id, round_.number):
+        return False  # an answer to an instruction of long ago
+    body = answer.table() if isinstance(answer, Confirmation) else {}
+    try:
+        checks.check_confirmation(expect(Confirmation, answer), child=child, job=job.id, number=round_.number)
+    except RefusedValue as error:
+        job.pen.record_confirmation(round_.number, child, body, accepted=False, reason=error.reason, detail=error.message)
+        return False
+    job.pen.record_confirmation(round_.number, child, body, accepted=True)
+    return True

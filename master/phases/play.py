@@ -1,0 +1,96 @@
+"""One job as its phases see it, and the few things they share."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from master.blobs import BlobStore
+from master.jobs import JobSpec
+from master.ledger import JobLedger, Ledger
+from master.link import Link, Outgoing
+from master.records import Member, Round, Version
+from master.tokens import Gate
+from trunkline.clock import Clock, Deadline
+from trunkline.errors import Reason, RefusedValue
+from trunkline.messages import Confirmation, DeltaRef, EncoderRef, Failure, InitialSet, Message, ReportRequest, SetRef
+
+Wanted = TypeVar("Wanted", bound=Message)
+
+GRACE = 60.0
+"""Seconds a token outlives the deadline of its phase, for transfers that are under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """One job and all that its rounds need."""
+
+    id: str
+    spec: JobSpec
+    encoder: EncoderRef
+    ledger: Ledger
+    pen: JobLedger  # every write goes through it, and is refused once another owner has taken over
+    link: Link
+    blobs: BlobStore
+    gate: Gate
+    clock: Clock
+
+    def again(self, round_: Round) -> Round:
+        """The round as the ledger has it now."""
+        found = self.pen.round(round_.number)
+        assert found is not None, f"round {round_.number} was opened"
+        return found
+
+    def version(self, digest: str) -> Version:
+        return self.ledger.version_by_digest(digest, self.encoder.name)
+
+    def set_ref(self, version: Version) -> SetRef:
+        return SetRef(digest=version.digest, size=version.size, version=version.number)
+
+    def fused(self) -> int:
+        """Rounds fused so far: schedules count over these, not over rounds that were skipped."""
+        return sum(round_.state == "closed" for round_ in self.pen.rounds())
+
+    def members(self, round_: Round) -> dict[str, Member]:
+        """The round's members by name, once they are fixed."""
+        return {member.child: member for member in self.pen.members(round_.number) if member.state == "member"}
+
+    def exchange(
+        self, messages: Mapping[str, Message], deadline: Deadline
+    ) -> Iterator[tuple[str, Message, bytes | None]]:
+        """Send, and give each answer as it arrives; where parameters travel inside the messages, they are attached here."""
+        outgoing = {child: Outgoing(message, self._attachment(message)) for child, message in messages.items()}
+        yield from self.link.exchange(outgoing, deadline)
+
+    def _attachment(self, message: Message) -> bytes | None:
+        if not isinstance(message, InitialSet | ReportRequest) or message.transfer != "inline":
+            return None
+        reference = message.base if isinstance(message, InitialSet) else message.target
+        return self.blobs.path(message.delta.digest if message.delta else reference.digest).read_bytes()
+
+    def opening(self, child: str, round_: Round, version: Version, holds: set[str], seconds: float) -> tuple[DeltaRef | None, str]:
+        """How a child gets a version, and the token that lets it: made now, for this child, round and digest."""
+        delta = delta_for(version, holds)
+        digest, size = (delta.digest, delta.size) if delta else (version.digest, version.size)
+        return delta, self.gate.issue(child, self.id, round_.number, digest, "down", size, seconds + GRACE)
+
+
+def confirmation_of(member: Member) -> Confirmation:
+    """What a member confirmed."""
+    return Confirmation.of_table(member.confirmation)
+
+
+def delta_for(version: Version, holds: set[str]) -> DeltaRef | None:
+    """The difference that leads to a version, for a child that holds what it starts from and not the version itself."""
+    delta = version.delta
+    if delta is None or version.parent is None or version.parent not in holds or version.digest in holds:
+        return None
+    return DeltaRef(held=version.parent, digest=delta.digest, size=delta.size, codec=delta.codec)
+
+
+def expect(kind: type[Wanted], answer: Message) -> Wanted:
+    """:raises RefusedValue: the child's own reason, or `malformed`: another kind of message."""
+    if isinstance(answer, Failure):
+        raise RefusedValue(answer.reason, answer.detail)
+    if not isinstance(answer, kind):
+        raise RefusedValue(Reason.MALFORMED, f"the answer should be a {kind.kind}, found a {answer.kind}.")
+    return answer

@@ -1,0 +1,97 @@
+"""Initial set and update: only members get the set, and what they answer is checked and written down as it arrives."""
+
+from master import checks
+from master.phases.play import GRACE, Play, confirmation_of, expect
+from master.records import Member, Round
+from trunkline.clock import Deadline
+from trunkline.errors import Reason, RefusedValue
+from trunkline.messages import InitialSet, Message, Update
+
+UPLOAD_MARGIN = 1 << 16
+"""Bytes that an update's header may take beyond its tensors."""
+
+
+def train(job: Play, round_: Round) -> Round:
+    """Send the initial set to the members; take updates until all, or enough, are in, or the deadline is over."""
+    members = job.members(round_)
+    recorded = {update.child for update in job.pen.updates(round_.number)}
+    failed: set[str] = set()
+    enough = min(job.spec.children.close_at or len(members), len(members))
+    seconds = job.spec.children.update_seconds
+    deadline = Deadline(job.clock, seconds, f"the updates of round {round_.number}")
+    asked: dict[str, Message] = {
+        child: _initial_set(job, round_, member, seconds) for child, member in members.items() if child not in recorded
+    }
+    if len(recorded) < enough:
+        for child, answer, attachment in job.exchange(asked, deadline):
+            if _record(job, round_, members, recorded, child, answer, attachment):
+                recorded.add(child)
+            elif child in asked and child not in recorded and not _late(answer, round_):
+                failed.add(child)
+            if len(recorded) >= enough or len(recorded | failed) >= len(members):
+                break
+    for child in sorted(set(members) - recorded - failed):
+        job.pen.refuse_update(round_.number, child, Reason.SILENT, "no update before the round closed")
+    job.pen.start_fusing(round_.number)
+    return job.again(round_)
+
+
+def _initial_set(job: Play, round_: Round, member: Member, seconds: float) -> InitialSet:
+    version = job.version(round_.base)
+    delta, token = job.opening(member.child, round_, version, set(confirmation_of(member).holds), seconds)
+    limit = 2 * version.size + UPLOAD_MARGIN
+    return InitialSet(
+        job=job.id,
+        round=round_.number,
+        child=member.child,
+        encoder=job.encoder,
+        base=job.set_ref(version),
+        plan=job.spec.plan(job.fused() + 1),
+        codec=job.spec.codec,
+        transfer=job.spec.transfer,
+        tasks=job.spec.tasks,
+        delta=delta,
+        token=token,
+        upload_token=job.gate.issue(member.child, job.id, round_.number, version.digest, "up", limit, seconds + GRACE),
+    )
+
+
+def _record(
+    job: Play,
+    round_: Round,
+    members: dict[str, Member],
+    recorded: set[str],
+    child: str,
+    answer: Message,
+    attachment: bytes | None,
+) -> bool:
+    """Check one answer and write it down, as an update or as a refusal."""
+    expected = checks.Expected(
+        job=job.id,
+        round=round_.number,
+        base=round_.base,
+        codec=job.spec.codec,
+        confirmed={
+            name: {task.task: task.samples for task in confirmation_of(member).tasks} for name, member in members.items()
+        },
+        recorded=recorded,
+    )
+    try:
+        update = expect(Update, answer)
+        checks.check_update(update, child=child, expected=expected)
+        if attachment is not None and job.blobs.add_bytes(attachment) != update.digest:
+            raise RefusedValue(Reason.DIGEST, "the attachment should have the digest that the update names, and has another.")
+        if not job.blobs.has(update.digest):
+            raise RefusedValue(Reason.TRANSFER, f"the bytes of {update.digest[:12]} should have arrived before the update.")
+        with job.blobs.open_set(round_.base) as base:
+            checks.check_file(update, job.blobs.path(update.digest), base)
+    except RefusedValue as error:
+        job.pen.refuse_update(round_.number, child, error.reason, error.message)
+        return False
+    job.pen.record_update(round_.number, child, update.table(), update.digest, update.size)
+    return True
+
+
+def _late(answer: Message, round_: Round) -> bool:
+    """Whether this is an answer to an earlier round: the child may still send the one that is waited for."""
+    return isinstance(answer, Update) and answer.round != round_.number
