@@ -1,4 +1,4 @@
-"""The database under the ledger: opening, bringing its schema up to date, transactions with one writer at a time, and its errors in our words.
+"""The database under the ledger: opening it, its schema, transactions with one writer at a time, and its errors in our words.
 
 SQLite by default: write-ahead log, every commit flushed, foreign keys on, writers queue at `BEGIN IMMEDIATE`. Any other SQLAlchemy
 URL works too; there a writer locks the one row of `writer` first. So a transaction never sees half of another's on any database,
@@ -166,7 +166,7 @@ def _begin_sqlite(connection: Connection) -> None:
 def _revision(connection: Connection) -> str | None:
     if not sa.inspect(connection).has_table(schema.VERSION_TABLE):
         return None
-    return connection.execute(sa.text(f"SELECT version_num FROM {schema.VERSION_TABLE}")).scalar()
+    return connection.execute(sa.select(sa.column("version_num")).select_from(sa.table(schema.VERSION_TABLE))).scalar()
 
 
 def _upgrade(connection: Connection, where: str) -> None:

@@ -5,9 +5,9 @@ transaction. A job is written to by one owner at a time: `Ledger.own` hands out 
 
     ledger = Ledger.open("sqlite:////var/lib/trunkline/ledger.db", SystemClock())
     ledger.create_encoder("text", "text", spec, manifest, shared, first=digest, size=size)
-    job, new = ledger.start_job("text", {"rounds": 3}, name="nightly", key="2024-05-01")
+    job, new = ledger.start_job("text", {"rounds": 3}, name="nightly", key="2026-05-01")
     owned = ledger.own(job.id, "host-1:4711")
-    owned.open_round(1, base=digest, now=clock.now())
+    owned.open_round(1, base=digest)
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,21 @@ from master.ledger_base import add_event
 from master.ledger_encoders import EncoderPart
 from master.ledger_jobs import JobPart
 from master.ledger_nodes import NodePart
+from master.ledger_reader import JobReader
 from master.ledger_rounds import JobLedger
-from master.records import Event
+from master.records import (
+    ChildRequest,
+    Encoder,
+    Event,
+    Job,
+    Member,
+    Node,
+    RecordedReport,
+    RecordedUpdate,
+    Refusal,
+    Round,
+    Version,
+)
 from trunkline.clock import Clock
 
 
@@ -45,12 +58,19 @@ class Ledger(EncoderPart, JobPart, NodePart):
         """Let go of the database."""
         self._db.close()
 
+    def reader(self, job_id: str) -> JobReader:
+        """A job and its rounds, to read.
+
+        :raises NotFound: no such job.
+        """
+        return JobReader(self._db, self._clock, self.job(job_id).id)
+
     def event(
         self,
         kind: str,
         *,
         job: str | None = None,
-        round: int | None = None,
+        round: int | None = None,  # noqa: A002
         child: str | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> int:
@@ -73,4 +93,19 @@ class Ledger(EncoderPart, JobPart, NodePart):
             return {digest for query in schema.naming() for digest in connection.execute(query).scalars()}
 
 
-__all__ = ["JobLedger", "Ledger"]
+__all__ = [
+    "ChildRequest",
+    "Encoder",
+    "Event",
+    "Job",
+    "JobLedger",
+    "JobReader",
+    "Ledger",
+    "Member",
+    "Node",
+    "RecordedReport",
+    "RecordedUpdate",
+    "Refusal",
+    "Round",
+    "Version",
+]

@@ -8,9 +8,10 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from master import schema
 from master.database import Database
-from master.records import ENDED_JOBS, ENDED_ROUNDS, Delta, Job, JobState, Version
+from master.records import ENDED_JOBS, ENDED_ROUNDS, Job, JobState, Version
 from trunkline.clock import Clock
 from trunkline.errors import NotFound
+from trunkline.messages import DeltaRef
 
 TEXT_LIMIT = 2000
 """Characters of a reason or detail that are kept; they may come from a child."""
@@ -37,7 +38,7 @@ def add_event(
     kind: str,
     *,
     job: str | None = None,
-    round: int | None = None,
+    round: int | None = None,  # noqa: A002
     child: str | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> int:
@@ -68,8 +69,9 @@ def get_job(connection: Connection, job: str) -> Job:
 
 def to_version(row: RowMapping) -> Version:
     """A version from its row."""
-    has_delta = row["delta_digest"] is not None
-    delta = Delta(row["delta_digest"], row["delta_size"], row["delta_codec"]) if has_delta else None
+    delta = None
+    if row["delta_digest"] is not None:
+        delta = DeltaRef(held=row["parent"], digest=row["delta_digest"], size=row["delta_size"], codec=row["delta_codec"])
     return record(Version, row, delta=delta)
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 
 from master import schema
 from master.ledger_base import Part, add_event, current_version, no_encoder, record, to_version
-from master.records import OPEN_JOBS, Encoder, Version
+from master.records import ENDED_ROUNDS, OPEN_JOBS, Encoder, Version
 from trunkline.errors import Conflict, NotFound
 
 
@@ -19,7 +19,7 @@ class EncoderPart(Part):
     def create_encoder(
         self,
         name: str,
-        type: str,
+        type: str,  # noqa: A002
         spec: Mapping[str, Any],
         manifest: str,
         shared: Mapping[str, Any],
@@ -64,7 +64,7 @@ class EncoderPart(Part):
         """All of them, by name."""
         return self._encoders(sa.select(schema.encoders))
 
-    def encoders_of_type(self, type: str) -> list[Encoder]:
+    def encoders_of_type(self, type: str) -> list[Encoder]:  # noqa: A002
         """Those that read this kind of thing, by name."""
         return self._encoders(sa.select(schema.encoders).where(schema.encoders.c.type == type))
 
@@ -165,7 +165,7 @@ def _no_open_round(connection: Connection, encoder: str) -> None:
     busy = (
         sa.select(rounds.c.job, rounds.c.number)
         .join(jobs, jobs.c.id == rounds.c.job)
-        .where(jobs.c.encoder == encoder, jobs.c.state.in_(OPEN_JOBS), rounds.c.state.not_in(("closed", "skipped")))
+        .where(jobs.c.encoder == encoder, jobs.c.state.in_(OPEN_JOBS), rounds.c.state.not_in(ENDED_ROUNDS))
     )
     row = connection.execute(busy).first()
     if row is not None:

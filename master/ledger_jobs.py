@@ -65,20 +65,20 @@ class JobPart(Part):
         self, connection: Connection, encoder: str, spec: Mapping[str, Any], name: str | None, key: str | None, child: str | None
     ) -> Job:
         ordinal = 1 + (connection.execute(sa.select(sa.func.max(schema.jobs.c.ordinal))).scalar() or 0)
-        id, now = f"{(name or encoder)[:50]}-{ordinal}", self._clock.now()
-        row = {"id": id, "ordinal": ordinal, "encoder": encoder, "name": name, "key": key, "spec": spec, "requested_by": child}
+        job_id, now = f"{(name or encoder)[:50]}-{ordinal}", self._clock.now()
+        row = {"id": job_id, "ordinal": ordinal, "encoder": encoder, "name": name, "key": key, "spec": spec, "requested_by": child}
         row |= {"state": "waiting", "reason": "", "epoch": 0, "created": now}
         connection.execute(schema.jobs.insert().values(row))
-        add_event(connection, now, "job.started", job=id, child=child, data={"encoder": encoder})
-        return get_job(connection, id)
+        add_event(connection, now, "job.started", job=job_id, child=child, data={"encoder": encoder})
+        return get_job(connection, job_id)
 
-    def job(self, id: str) -> Job:
+    def job(self, job_id: str) -> Job:
         """A job by id, or the newest of a name.
 
         :raises NotFound: no such job.
         """
         with self._db.read() as connection:
-            return get_job(connection, id)
+            return get_job(connection, job_id)
 
     def jobs(self) -> list[Job]:
         """All jobs, oldest first."""
@@ -90,14 +90,14 @@ class JobPart(Part):
         with self._db.read() as connection:
             return _all(connection, schema.jobs.c.state.in_(OPEN_JOBS))
 
-    def set_job_state(self, id: str, state: JobState, reason: str = "") -> Job:
+    def set_job_state(self, job_id: str, state: JobState, reason: str = "") -> Job:
         """Move a job to another state. Ending it ends its open round and fences off its owner.
 
         :raises NotFound: no such job.
         :raises Conflict: it has ended already in another state.
         """
         with self._db.write() as connection:
-            job = get_job(connection, id)
+            job = get_job(connection, job_id)
             if job.state == state:
                 return job
             if state not in _NEXT[job.state]:

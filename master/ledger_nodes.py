@@ -17,7 +17,7 @@ _SETTABLE = {"flower_id", "boot", "machine", "tasks", "state", "seen", "labels",
 class NodePart(Part):
     """Invitations, nodes and requests."""
 
-    def add_invite(self, hash: str, name: str | None, expires: float) -> None:
+    def add_invite(self, token_hash: str, name: str | None, expires: float) -> None:
         """Keep the hash of a one-time token.
 
         :param name: the node it is for; None: any name.
@@ -25,23 +25,23 @@ class NodePart(Part):
         """
         with self._db.write() as connection:
             now = self._clock.now()
-            connection.execute(schema.invites.insert().values(hash=hash, name=name, created=now, expires=expires))
+            connection.execute(schema.invites.insert().values(hash=token_hash, name=name, created=now, expires=expires))
             add_event(connection, now, "node.invited", child=name)
 
-    def use_invite(self, hash: str, now: float) -> str | None:
+    def use_invite(self, token_hash: str, now: float) -> str | None:
         """Use a one-time token up, and return the name it is for (None: any).
 
         :raises NotAuthorized: no such token, used already, or expired.
         """
         table = schema.invites
         with self._db.write() as connection:
-            row = connection.execute(sa.select(table).where(table.c.hash == hash)).first()
+            row = connection.execute(sa.select(table).where(table.c.hash == token_hash)).first()
             if row is None or row.used is not None or now >= row.expires:
                 found = "an unknown one" if row is None else "one used already" if row.used is not None else "an expired one"
                 raise NotAuthorized(
                     f"the invitation should be new, found {found}.", hint="Ask for a new one: `trunkline node invite`."
                 )
-            connection.execute(table.update().where(table.c.hash == hash).values(used=now))
+            connection.execute(table.update().where(table.c.hash == token_hash).values(used=now))
             return row.name
 
     def add_node(
@@ -132,7 +132,13 @@ class NodePart(Part):
             return _node(connection.execute(sa.select(table).where(table.c.name == name)).mappings().one())
 
     def add_request(
-        self, child: str, *, encoder: str | None = None, type: str | None = None, tasks: Sequence[str] = (), at: float | None = None
+        self,
+        child: str,
+        *,
+        encoder: str | None = None,
+        type: str | None = None,  # noqa: A002
+        tasks: Sequence[str] = (),
+        at: float | None = None,
     ) -> ChildRequest:
         """Note that a child asks for training; asking again while it is open changes nothing."""
         table = schema.requests
@@ -163,7 +169,7 @@ class NodePart(Part):
         with self._db.read() as connection:
             return [_request(row) for row in connection.execute(query).mappings()]
 
-    def attach_request(self, id: int, job: str) -> None:
+    def attach_request(self, request_id: int, job: str) -> None:
         """Say which job answers a request.
 
         :raises NotFound: no such request.
@@ -171,15 +177,15 @@ class NodePart(Part):
         """
         table = schema.requests
         with self._db.write() as connection:
-            row = connection.execute(sa.select(table.c.job, table.c.child).where(table.c.id == id)).first()
+            row = connection.execute(sa.select(table.c.job, table.c.child).where(table.c.id == request_id)).first()
             if row is None:
-                raise NotFound(f"request {id} should be there, found none.")
+                raise NotFound(f"request {request_id} should be there, found none.")
             if row.job == job:
                 return
             if row.job is not None:
-                raise Conflict(f"request {id} should be open, found job {row.job!r} on it.")
-            connection.execute(table.update().where(table.c.id == id).values(job=job))
-            add_event(connection, self._clock.now(), "request.attached", job=job, child=row.child, data={"request": id})
+                raise Conflict(f"request {request_id} should be open, found job {row.job!r} on it.")
+            connection.execute(table.update().where(table.c.id == request_id).values(job=job))
+            add_event(connection, self._clock.now(), "request.attached", job=job, child=row.child, data={"request": request_id})
 
 
 def _node(row: RowMapping) -> Node:

@@ -1,6 +1,6 @@
 """The ledger's part on the rounds of one job, written by one owner at a time.
 
-    instructing ──fix_members──> training ──start_fusing──> fusing ──publish──> reporting ──close_round──> closed
+    instructing ──fix_members──> training ──close_updates─> fusing ──publish──> reporting ──close_round──> closed
          └───────────────────────────┴── skip_round ───────────┘──> skipped
 
 Every write looks at the job's epoch inside its own transaction: an owner that was replaced can write nothing more.
@@ -15,79 +15,23 @@ from sqlalchemy.engine import Connection
 
 from master import schema
 from master.database import Database
-from master.ledger_base import Part, add_event, change_job, current_version, get_job, record, text, to_version
-from master.records import (
-    ENDED_JOBS,
-    Delta,
-    Job,
-    JobState,
-    Member,
-    RecordedReport,
-    RecordedUpdate,
-    Refusal,
-    Round,
-    RoundState,
-    Version,
-)
+from master.ledger_base import add_event, change_job, current_version, get_job, text, to_version
+from master.ledger_reader import JobReader
+from master.records import ENDED_JOBS, Job, JobState, Round, RoundState, Version
 from trunkline.clock import Clock
-from trunkline.errors import Conflict, Fenced, NotFound
+from trunkline.errors import Conflict, Fenced
+from trunkline.messages import DeltaRef
 
 
-class JobLedger(Part):
-    """One owner's pen on one job. Reading is free; every write may raise `Fenced`.
+class JobLedger(JobReader):
+    """One owner's pen on one job: reads like anybody, and writes as long as it is the owner.
 
     :raises Fenced: (every write) a newer owner took over, or the job was ended from outside.
     """
 
     def __init__(self, database: Database, clock: Clock, job_id: str, epoch: int) -> None:
-        super().__init__(database, clock)
-        self.job_id, self.epoch = job_id, epoch
-
-    # -- reading ---------------------------------------------------------------------------------------------------
-
-    @property
-    def job(self) -> Job:
-        """The job as it stands now: an operator may have paused or aborted it."""
-        with self._db.read() as connection:
-            return get_job(connection, self.job_id)
-
-    def rounds(self) -> list[Round]:
-        """Its rounds, first to last."""
-        table = schema.rounds
-        query = sa.select(table).where(table.c.job == self.job_id).order_by(table.c.number)
-        with self._db.read() as connection:
-            return [record(Round, row) for row in connection.execute(query).mappings()]
-
-    def round(self, number: int) -> Round | None:
-        """One round, or None."""
-        with self._db.read() as connection:
-            return self._find_round(connection, number)
-
-    def last_round(self) -> Round | None:
-        """The newest round, or None."""
-        with self._db.read() as connection:
-            return self._last_round(connection)
-
-    def members(self, number: int) -> list[Member]:
-        """Every child that answered the instruction, in the order of names, with what became of it."""
-        return [record(Member, row) for row in self._of_round(schema.members, number, schema.members.c.child)]
-
-    def updates(self, number: int) -> list[RecordedUpdate]:
-        """The accepted updates, in the order of the children's names."""
-        return [record(RecordedUpdate, row) for row in self._of_round(schema.updates, number, schema.updates.c.child)]
-
-    def refusals(self, number: int) -> list[Refusal]:
-        """What was refused, in the order in which it came."""
-        return [record(Refusal, row) for row in self._of_round(schema.refusals, number, schema.refusals.c.id)]
-
-    def reports(self, number: int) -> list[RecordedReport]:
-        """The reports, in the order of the children's names."""
-        return [record(RecordedReport, row) for row in self._of_round(schema.reports, number, schema.reports.c.child)]
-
-    def _of_round(self, table: sa.Table, number: int, order: sa.ColumnElement[Any]) -> list[sa.RowMapping]:
-        query = sa.select(table).where(table.c.job == self.job_id, table.c.round == number).order_by(order)
-        with self._db.read() as connection:
-            return list(connection.execute(query).mappings())
+        super().__init__(database, clock, job_id)
+        self.epoch = epoch
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -109,12 +53,19 @@ class JobLedger(Part):
         with self._write():
             pass
 
-    def event(self, kind: str, *, round: int | None = None, child: str | None = None, data: Mapping[str, Any] | None = None) -> int:
+    def event(
+        self,
+        kind: str,
+        *,
+        round: int | None = None,  # noqa: A002
+        child: str | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> int:
         """Write down something that happened in this job, and return its id."""
         with self._write() as connection:
             return self._event(connection, kind, round, child, data)
 
-    def open_round(self, number: int, base: str, now: float) -> Round:
+    def open_round(self, number: int, base: str, now: float | None = None) -> Round:
         """Open the next round, or find it open already.
 
         :param base: digest of the encoder's current version.
@@ -132,10 +83,10 @@ class JobLedger(Part):
             current = current_version(connection, job.encoder)
             if not job.open or current.digest != base:
                 raise Conflict(
-                    f"a round should start an open job from the current version {current.digest}, found a {job.state} job and {base}."
+                    f"a round should start in an open job from version {current.digest}, found a {job.state} job and {base}."
                 )
-            row = {"job": self.job_id, "number": number, "state": "instructing", "base": base, "reason": "", "opened": now}
-            connection.execute(schema.rounds.insert().values(row))
+            row = {"job": self.job_id, "number": number, "state": "instructing", "base": base, "reason": ""}
+            connection.execute(schema.rounds.insert().values(row | {"opened": self._clock.now() if now is None else now}))
             self._event(connection, "round.opened", number, None, {"base": base, "version": current.number})
             return self._round(connection, number)
 
@@ -147,18 +98,19 @@ class JobLedger(Part):
         :raises Conflict: they are fixed already, and this answer is another one.
         """
         state = "confirmed" if accepted else "refused"
-        row = {"confirmation": dict(confirmation), "reason": reason, "detail": text(detail)}
+        row = {"confirmation": dict(confirmation), "reason": None if reason is None else str(reason), "detail": text(detail)}
         with self._write() as connection:
             before = self._find(connection, schema.members, number, child)
-            if before is not None and all(before[key] == value for key, value in row.items()):
-                if (before["state"] == "refused") == (not accepted):
-                    return
+            if before is not None and (before["state"] != "refused") == accepted and all(before[key] == row[key] for key in row):
+                return
             self._in_state(connection, number, "a confirmation", "instructing")
             row |= {"state": state, "at": self._clock.now()}
             self._put(connection, schema.members, number, child, row, known=before is not None)
-            self._event(connection, "confirmation", number, child, {"accepted": accepted, "reason": reason, "detail": text(detail)})
+            self._event(
+                connection, "confirmation", number, child, {"accepted": accepted, "reason": row["reason"], "detail": row["detail"]}
+            )
 
-    def fix_members(self, number: int, children: Sequence[str]) -> None:
+    def fix_members(self, number: int, children: Sequence[str]) -> Round:
         """Fix who takes part; the round is training from here on. Those who confirmed but are not taken are left out.
 
         :raises Conflict: it is fixed already with another list, is empty, or names a child that did not confirm.
@@ -169,7 +121,7 @@ class JobLedger(Part):
             answers = {row.child: row.state for row in connection.execute(sa.select(table.c.child, table.c.state).where(here))}
             fixed = {child for child, state in answers.items() if state == "member"}
             if fixed == chosen and chosen:
-                return
+                return self._round(connection, number)
             self._in_state(connection, number, "a list of members", "instructing")
             strangers = sorted(child for child in chosen if answers.get(child) != "confirmed")
             if strangers or not chosen:
@@ -179,6 +131,7 @@ class JobLedger(Part):
             connection.execute(table.update().where(confirmed).values(state="left_out"))
             self._set_round(connection, number, "training")
             self._event(connection, "round.members", number, None, {"children": sorted(chosen)})
+            return self._round(connection, number)
 
     def record_update(self, number: int, child: str, update: Mapping[str, Any], digest: str, size: int) -> None:
         """Record an update that was checked, and whose file is stored.
@@ -204,7 +157,7 @@ class JobLedger(Part):
             connection.execute(schema.refusals.insert().values(row | {"data": dict(data or {}), "at": self._clock.now()}))
             self._event(connection, "update.refused", number, row["child"], {"reason": str(reason), "detail": text(detail)})
 
-    def start_fusing(self, number: int) -> None:
+    def close_updates(self, number: int) -> Round:
         """Take no more updates. Repeating it changes nothing.
 
         :raises Conflict: the members are not fixed yet, or the round has gone on.
@@ -213,6 +166,7 @@ class JobLedger(Part):
             if self._in_state(connection, number, "fusing", "training", "fusing").state == "training":
                 self._set_round(connection, number, "fusing")
                 self._event(connection, "round.fusing", number, None, None)
+            return self._round(connection, number)
 
     def publish(
         self,
@@ -221,7 +175,7 @@ class JobLedger(Part):
         size: int,
         parent: str,
         weights: Mapping[str, float],
-        delta: Delta | None = None,
+        delta: DeltaRef | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> Version:
         """Make the fused set the encoder's next version and the round's target, in one transaction. Repeating it changes nothing.
@@ -231,13 +185,13 @@ class JobLedger(Part):
         :raises Conflict: the round has another target, another base, or no members yet; or the encoder has moved on.
         """
         with self._write() as connection:
-            round = self._in_state(connection, number, "a target", "training", "fusing", "reporting", "closed")
+            found = self._in_state(connection, number, "a target", "training", "fusing", "reporting", "closed")
             job = get_job(connection, self.job_id)
-            if round.target is not None:
-                return self._published(connection, job, round, digest)
+            if found.target is not None:
+                return self._published(connection, job, found, digest)
             current = current_version(connection, job.encoder)
-            if not parent == round.base == current.digest:
-                raise Conflict(f"the parent of a target should be {current.digest}, found {parent} in a round from {round.base}.")
+            if not parent == found.base == current.digest:
+                raise Conflict(f"the parent of a target should be {current.digest}, found {parent} in a round from {found.base}.")
             now = self._clock.now()
             row = {"encoder": job.encoder, "number": current.number + 1, "digest": digest, "size": size, "kind": "round"}
             row |= {"parent": current.digest, "parent_number": current.number, "job": job.id, "round": number, "created": now}
@@ -251,25 +205,25 @@ class JobLedger(Part):
             )
             return current_version(connection, job.encoder)
 
-    def _published(self, connection: Connection, job: Job, round: Round, digest: str) -> Version:
-        if round.target != digest:
-            raise Conflict(f"the target of round {round.number} should be published once, found {round.target} and {digest}.")
+    def _published(self, connection: Connection, job: Job, found: Round, digest: str) -> Version:
+        if found.target != digest:
+            raise Conflict(f"the target of round {found.number} should be published once, found {found.target} and {digest}.")
         table = schema.versions
-        query = sa.select(table).where(table.c.encoder == job.encoder, table.c.number == round.version)
+        query = sa.select(table).where(table.c.encoder == job.encoder, table.c.number == found.version)
         return to_version(connection.execute(query).mappings().one())
 
     def record_report(self, number: int, child: str, report: Mapping[str, Any]) -> None:
-        """Record what the target set scores at a child; the last one counts.
+        """Record what the target set scores at a child; the last one counts. A closed round may be reported on again.
 
-        :raises Conflict: the round has no target, or is closed.
+        :raises Conflict: the round has no target.
         """
         with self._write() as connection:
-            self._in_state(connection, number, "a report", "reporting")
+            self._in_state(connection, number, "a report", "reporting", "closed")
             known = self._find(connection, schema.reports, number, child) is not None
             self._put(connection, schema.reports, number, child, {"report": dict(report), "at": self._clock.now()}, known=known)
             self._event(connection, "report", number, child, {"report": dict(report)})
 
-    def skip_round(self, number: int, reason: str) -> None:
+    def skip_round(self, number: int, reason: str) -> Round:
         """End a round without a target. Repeating it changes nothing.
 
         :raises Conflict: it has a target.
@@ -277,8 +231,9 @@ class JobLedger(Part):
         with self._write() as connection:
             if self._in_state(connection, number, "skipping", "instructing", "training", "fusing", "skipped").state != "skipped":
                 self._end_round(connection, number, "skipped", reason)
+            return self._round(connection, number)
 
-    def close_round(self, number: int, reason: str = "") -> None:
+    def close_round(self, number: int, reason: str = "") -> Round:
         """End a round that has a target. Repeating it changes nothing.
 
         :raises Conflict: it has none.
@@ -286,6 +241,7 @@ class JobLedger(Part):
         with self._write() as connection:
             if self._in_state(connection, number, "closing", "reporting", "closed").state != "closed":
                 self._end_round(connection, number, "closed", reason)
+            return self._round(connection, number)
 
     def finish(self, state: JobState, reason: str = "") -> Job:
         """End the job, and with it its open round. Repeating it changes nothing.
@@ -321,33 +277,15 @@ class JobLedger(Part):
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def _event(
-        self, connection: Connection, kind: str, round: int | None, child: str | None, data: Mapping[str, Any] | None
+        self, connection: Connection, kind: str, number: int | None, child: str | None, data: Mapping[str, Any] | None
     ) -> int:
-        return add_event(connection, self._clock.now(), kind, job=self.job_id, round=round, child=child, data=data)
-
-    def _find_round(self, connection: Connection, number: int) -> Round | None:
-        table = schema.rounds
-        query = sa.select(table).where(table.c.job == self.job_id, table.c.number == number)
-        row = connection.execute(query).mappings().first()
-        return None if row is None else record(Round, row)
-
-    def _last_round(self, connection: Connection) -> Round | None:
-        table = schema.rounds
-        query = sa.select(table).where(table.c.job == self.job_id).order_by(table.c.number.desc()).limit(1)
-        row = connection.execute(query).mappings().first()
-        return None if row is None else record(Round, row)
-
-    def _round(self, connection: Connection, number: int) -> Round:
-        found = self._find_round(connection, number)
-        if found is None:
-            raise NotFound(f"round {number} of job {self.job_id!r} should be there, found none.")
-        return found
+        return add_event(connection, self._clock.now(), kind, job=self.job_id, round=number, child=child, data=data)
 
     def _in_state(self, connection: Connection, number: int, what: str, *states: RoundState) -> Round:
-        round = self._round(connection, number)
-        if round.state not in states:
-            raise Conflict(f"round {number} should be {' or '.join(states)} for {what}, found it {round.state}.")
-        return round
+        found = self._round(connection, number)
+        if found.state not in states:
+            raise Conflict(f"round {number} should be {' or '.join(states)} for {what}, found it {found.state}.")
+        return found
 
     def _set_round(self, connection: Connection, number: int, state: RoundState, **values: Any) -> None:
         table = schema.rounds

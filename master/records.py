@@ -1,7 +1,9 @@
-"""What the ledger hands out: frozen values, one a row. Times are seconds since the epoch, sizes are bytes, digests SHA-256 in hex."""
+"""What the ledger hands out: frozen values, one a row. Times are seconds since the epoch, sizes bytes, digests SHA-256 in hex."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from trunkline.messages import DeltaRef
 
 Data = dict[str, Any]
 """A JSON object."""
@@ -29,15 +31,6 @@ class Encoder:
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
-    """A file that holds the difference from a version to the one before it."""
-
-    digest: str
-    size: int
-    codec: str
-
-
-@dataclass(frozen=True, slots=True)
 class Version:
     """A published parameter set of an encoder and where it came from."""
 
@@ -51,7 +44,7 @@ class Version:
     job: str | None
     round: int | None
     weights: dict[str, float]  # child -> share
-    delta: Delta | None
+    delta: DeltaRef | None  # a file that holds the difference from the parent
     data: Data
     created: float
 

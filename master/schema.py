@@ -226,7 +226,7 @@ events = Table(
 )
 
 
-def naming() -> list[Select[tuple[str]]]:
+def naming() -> list[Select[str]]:
     """Queries that together give every digest of a file that some row still needs."""
     return [
         select(encoders.c.manifest),

@@ -1,0 +1,102 @@
+"""The ledger's part on one job and its rounds, to read."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from master import schema
+from master.database import Database
+from master.ledger_base import Part, current_version, get_job, record, to_version
+from master.records import Job, Member, RecordedReport, RecordedUpdate, Refusal, Round, Version
+from trunkline.clock import Clock
+from trunkline.errors import NotFound
+
+
+class JobReader(Part):
+    """One job and its rounds. Anybody may read, at any time."""
+
+    def __init__(self, database: Database, clock: Clock, job_id: str) -> None:
+        super().__init__(database, clock)
+        self.job_id = job_id
+
+    @property
+    def job(self) -> Job:
+        """The job as it stands now: an operator may have paused or aborted it."""
+        with self._db.read() as connection:
+            return get_job(connection, self.job_id)
+
+    def rounds(self) -> list[Round]:
+        """Its rounds, first to last."""
+        table = schema.rounds
+        query = sa.select(table).where(table.c.job == self.job_id).order_by(table.c.number)
+        with self._db.read() as connection:
+            return [record(Round, row) for row in connection.execute(query).mappings()]
+
+    def round(self, number: int) -> Round | None:
+        """One round, or None."""
+        with self._db.read() as connection:
+            return self._find_round(connection, number)
+
+    def last_round(self) -> Round | None:
+        """The newest round, or None."""
+        with self._db.read() as connection:
+            return self._last_round(connection)
+
+    def members(self, number: int) -> list[Member]:
+        """Every child that answered the instruction, in the order of names, with what became of it."""
+        return [record(Member, row) for row in self._of_round(schema.members, number, schema.members.c.child)]
+
+    def updates(self, number: int) -> list[RecordedUpdate]:
+        """The accepted updates, in the order of the children's names."""
+        return [record(RecordedUpdate, row) for row in self._of_round(schema.updates, number, schema.updates.c.child)]
+
+    def refusals(self, number: int) -> list[Refusal]:
+        """What was refused, in the order in which it came."""
+        return [record(Refusal, row) for row in self._of_round(schema.refusals, number, schema.refusals.c.id)]
+
+    def reports(self, number: int) -> list[RecordedReport]:
+        """The reports, in the order of the children's names."""
+        return [record(RecordedReport, row) for row in self._of_round(schema.reports, number, schema.reports.c.child)]
+
+    def _of_round(self, table: sa.Table, number: int, order: sa.ColumnElement[Any]) -> list[sa.RowMapping]:
+        query = sa.select(table).where(table.c.job == self.job_id, table.c.round == number).order_by(order)
+        with self._db.read() as connection:
+            return list(connection.execute(query).mappings())
+
+    def current_version(self) -> Version:
+        """The current version of the job's encoder."""
+        with self._db.read() as connection:
+            return current_version(connection, get_job(connection, self.job_id).encoder)
+
+    def version(self, digest: str) -> Version:
+        """The newest version of the job's encoder with this digest.
+
+        :raises NotFound: there is none.
+        """
+        table = schema.versions
+        with self._db.read() as connection:
+            encoder = get_job(connection, self.job_id).encoder
+            query = sa.select(table).where(table.c.encoder == encoder, table.c.digest == digest)
+            row = connection.execute(query.order_by(table.c.number.desc()).limit(1)).mappings().first()
+        if row is None:
+            raise NotFound(f"a version of encoder {encoder!r} with digest {digest} should be there, found none.")
+        return to_version(row)
+
+    def _find_round(self, connection: Connection, number: int) -> Round | None:
+        table = schema.rounds
+        query = sa.select(table).where(table.c.job == self.job_id, table.c.number == number)
+        row = connection.execute(query).mappings().first()
+        return None if row is None else record(Round, row)
+
+    def _last_round(self, connection: Connection) -> Round | None:
+        table = schema.rounds
+        query = sa.select(table).where(table.c.job == self.job_id).order_by(table.c.number.desc()).limit(1)
+        row = connection.execute(query).mappings().first()
+        return None if row is None else record(Round, row)
+
+    def _round(self, connection: Connection, number: int) -> Round:
+        found = self._find_round(connection, number)
+        if found is None:
+            raise NotFound(f"round {number} of job {self.job_id!r} should be there, found none.")
+        return found
