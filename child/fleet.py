@@ -1,0 +1,437 @@
+"""A warm session on Flower's Fleet API: one process that stays, takes messages and answers them.
+
+This is the only module that touches Flower's Fleet client, which is internal to it; hence the pin. It is built on `FleetHttpClient`
+and not on Flower's own `http_request_response`, which ends the process and swallows errors. No app that a master sends is run here.
+
+    receive()   the next message, or None
+    reply()     answer it
+
+All errors are ours: `RunGone` (nobody waits for that answer any more), `NotKnown` (the SuperLink does not know this key, or forgot
+this session), `LinkLost` (nobody there within the limit). After `NotKnown` or `LinkLost` leave the session and enter a new one.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from google.protobuf.message import DecodeError
+
+from trunkline.clock import Clock, Deadline
+from trunkline.errors import ConnectionFailed, FailedError, NotAuthorized, SettingsError, StateError, TrunklineError, Unreachable
+from trunkline.pins import require
+from trunkline.retry import persist
+
+require("flwr", "1.42")
+
+from flwr.app import ConfigRecord, Message, RecordDict  # noqa: E402
+from flwr.app.message import remove_content_from_message  # noqa: E402
+from flwr.common.serde import message_from_proto, message_to_proto  # noqa: E402
+from flwr.proto.fleet_pb2 import (  # noqa: E402
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    RegisterNodeFleetRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest  # noqa: E402
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest  # noqa: E402
+from flwr.proto.node_pb2 import Node  # noqa: E402
+from flwr.supercore.error import ApiErrorCode, FlowerError  # noqa: E402
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree  # noqa: E402
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents  # noqa: E402
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor  # noqa: E402
+from flwr.supernode.fleet_http_client import FleetHttpClient  # noqa: E402
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor  # noqa: E402
+
+logger = logging.getLogger(__name__)
+
+RECORD, TEXT, ATTACHMENT = "trunkline", "json", "attachment"
+"""Where a message of ours lies in a Flower message: the record's name and its two keys."""
+
+_AWAY = {408, 425, 429, 500, 502, 503, 504}
+"""HTTP answers of a SuperLink that may be better in a moment."""
+
+Result = TypeVar("Result")
+
+
+class RunGone(StateError):
+    """Nobody waits for this answer any more: its run was stopped, its time is over, or it was answered already."""
+
+    code = "run_gone"
+
+
+class NotKnown(NotAuthorized):
+    """The SuperLink does not know this key, or forgot this session."""
+
+    code = "not_known"
+
+
+class LinkLost(Unreachable):
+    """The SuperLink could not be reached."""
+
+    code = "link_lost"
+
+
+class NotYet(Unreachable):
+    """Something is on its way but not there yet."""
+
+
+class Refused(StateError):
+    """The SuperLink would not take or let go this node as things stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A message from the master."""
+
+    run_id: int
+    message_id: str
+    kind: str  # query | train | evaluate
+    text: str  # ours, as JSON; empty where the message was not of ours
+    attachment: bytes | None
+    created: float  # seconds since the epoch, by the master's clock
+    ttl: float  # seconds from then on in which an answer counts
+    received: float  # seconds, by this side's monotonic clock
+    header: Any  # Flower's own message without its content
+
+
+def pack(text: str, attachment: bytes | None) -> RecordDict:
+    """A message of ours as the content of a Flower message."""
+    fields: dict[str, str | bytes] = {TEXT: text}
+    if attachment is not None:
+        fields[ATTACHMENT] = attachment
+    return RecordDict({RECORD: ConfigRecord(fields)})  # type: ignore[arg-type]
+
+
+def unpack(content: RecordDict) -> tuple[str, bytes | None]:
+    """Our message in the content of a Flower message; an empty text where there is none, which then reads as malformed."""
+    record = content.get(RECORD)
+    if not isinstance(record, ConfigRecord):
+        return "", None
+    text, attachment = record.get(TEXT), record.get(ATTACHMENT)
+    return text if isinstance(text, str) else "", attachment if isinstance(attachment, bytes) else None
+
+
+def load_key(key: ec.EllipticCurvePrivateKey | Path) -> ec.EllipticCurvePrivateKey:
+    """The node's private key.
+
+    :param key: the key, or a PEM file without a password.
+    :raises SettingsError: not an EC P-384 key.
+    """
+    if isinstance(key, Path):
+        try:
+            loaded = serialization.load_pem_private_key(key.read_bytes(), None)
+        except (OSError, ValueError, TypeError) as error:
+            raise SettingsError(f"`{key}` should be the node's private key as PEM, found: {error}.") from None
+    else:
+        loaded = key
+    if not isinstance(loaded, ec.EllipticCurvePrivateKey) or not isinstance(loaded.curve, ec.SECP384R1):
+        raise SettingsError("the node's private key should be EC P-384, found another kind.")
+    return loaded
+
+
+class FleetSession:
+    """One stay at a SuperLink, from activation to deactivation. A context manager; used by one thread.
+
+    :param address: `host:port` of the SuperLink.
+    :param ca: PEM of the authority to trust; None talks without TLS, for a loopback in tests only.
+    :param key: the node's private key (EC P-384), or its PEM file.
+    :param node_id: the id this key had last, if known: a predecessor that was killed is then replaced at once,
+        otherwise only when the SuperLink takes it for offline (twice the heartbeat).
+    :param heartbeat: seconds; Flower allows 10 to 1800.
+    :param limit: how long a call is tried again while nobody answers, in seconds.
+    """
+
+    node_id: int
+
+    def __init__(
+        self,
+        address: str,
+        ca: bytes | None,
+        key: ec.EllipticCurvePrivateKey | Path,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        node_id: int | None,
+        heartbeat: float = 10.0,
+        limit: float = 60.0,
+    ) -> None:
+        if not 10 <= heartbeat <= 1800:
+            raise SettingsError(f"`heartbeat` should be 10 to 1800 seconds, found {heartbeat:g}.")
+        self.address, self.clock, self.rng, self.limit, self.heartbeat = address, clock, rng, limit, heartbeat
+        self._previous, self._plain = node_id, ca is None
+        private = load_key(key)
+        self._public = private.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        with _translated(address):
+            self._client = FleetHttpClient.from_server_address(
+                address,
+                ca is None,
+                ca,
+                interceptors=[
+                    RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                    NodeAuthHttpInterceptor(private, private.public_key()),
+                ],
+            )
+        self._stop, self._forgotten = threading.Event(), threading.Event()
+        self._pulse = threading.Thread(target=self._beat, daemon=True, name="fleet-heartbeat")
+
+    # -- coming and going ------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        """Activate this node.
+
+        :raises NotKnown: the SuperLink does not know the key.
+        :raises LinkLost: nobody there within the limit.
+        """
+        try:
+            self.node_id = self._activate()
+        except BaseException:
+            self._client.close()
+            raise
+        self._pulse.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        try:
+            if not self._forgotten.is_set():
+                self._call(self._client.DeactivateNode, DeactivateNodeRequest(node_id=self.node_id), limit=0.0)
+        except TrunklineError as trouble:
+            logger.info("leaving without a word: %s", trouble)  # the SuperLink notices by itself, after twice the heartbeat
+        finally:
+            self._client.close()
+
+    def cancel(self) -> None:
+        """End waits of this session soon; may be called from a signal handler or another thread."""
+        self._stop.set()
+
+    def _activate(self) -> int:
+        request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=self.heartbeat)
+        if self._plain:
+            self._register()
+        try:
+            return self._call(self._client.ActivateNode, request).node_id
+        except Refused:
+            self._replace_predecessor()
+        # Either a predecessor whose id is not known here counts as online, or the key is not known: only time tells them apart.
+        try:
+            return self._persist(lambda: self._activate_now(request), min(self.limit, 2 * self.heartbeat + 5))
+        except NotYet as error:
+            raise NotKnown(
+                f"the SuperLink at {self.address} should take this node, found that it refuses its key.",
+                hint="Wait until the master has registered the key, or enrol this child again.",
+            ) from error
+
+    def _activate_now(self, request: ActivateNodeRequest) -> int:
+        try:
+            return self._once(self._client.ActivateNode, request).node_id
+        except Refused as error:
+            raise NotYet(error.message) from None
+
+    def _register(self) -> None:
+        """Without TLS there is no list of keys: a node makes itself known."""
+        try:
+            self._call(self._client.RegisterNode, RegisterNodeFleetRequest(public_key=self._public))
+        except Refused:
+            logger.debug("registered before")
+
+    def _replace_predecessor(self) -> None:
+        """A killed process of this node still counts as online: say goodbye in its name."""
+        if self._previous is None:
+            return
+        try:
+            self._call(self._client.DeactivateNode, DeactivateNodeRequest(node_id=self._previous))
+        except (NotKnown, Refused) as error:
+            logger.info("no predecessor to replace: %s", error)
+
+    # -- staying ---------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Say "still here" until told to stop. Nothing ends this loop but `_stop`: a lost heartbeat is tried again soon."""
+        request = SendNodeHeartbeatRequest(node=Node(node_id=self.node_id), heartbeat_interval=self.heartbeat)
+        pause, trouble = self.heartbeat, ""
+        while not self._stop.wait(pause * self.rng.uniform(0.4, 0.6)):
+            try:
+                known = self._once(self._client.SendNodeHeartbeat, request).success
+            except NotKnown:
+                known = False
+            except TrunklineError as error:
+                if str(error) != trouble:
+                    logger.warning("no heartbeat: %s", error)
+                pause, trouble = min(2.0, self.heartbeat), str(error)
+                continue
+            pause, trouble = self.heartbeat, ""
+            if not known:
+                self._forgotten.set()
+
+    def _check_known(self) -> None:
+        if self._forgotten.is_set():
+            raise NotKnown(f"the SuperLink at {self.address} should know this session, found that it forgot it.")
+
+    # -- messages --------------------------------------------------------------------------------------------------
+
+    def receive(self) -> Incoming | None:
+        """The next message, or None when there is none now. Does not wait for one.
+
+        :raises RunGone: there was one, but its run ended meanwhile.
+        :raises NotKnown: the SuperLink forgot this session.
+        :raises LinkLost: nobody there within the limit.
+        """
+        self._check_known()
+        answer = self._call(self._client.PullMessages, PullMessagesRequest(node=Node(node_id=self.node_id)))
+        if not answer.messages_list:
+            return None
+        received = self.clock.monotonic()
+        header = message_from_proto(answer.messages_list[0])
+        meta = header.metadata
+        parts = iterate_object_tree(answer.message_object_trees[0])
+        contents = {part.object_id: self._pull(meta.run_id, part.object_id) for part in parts}
+        self._call(
+            self._client.ConfirmMessageReceived,
+            ConfirmMessageReceivedRequest(node=Node(node_id=self.node_id), run_id=meta.run_id, message_object_id=meta.message_id),
+        )
+        text, attachment = _open(meta.message_id, contents)
+        return Incoming(
+            meta.run_id, meta.message_id, meta.message_type, text, attachment, meta.created_at, meta.ttl, received, header
+        )
+
+    def _pull(self, run_id: int, object_id: str) -> bytes:
+        request = PullObjectRequest(node=Node(node_id=self.node_id), run_id=run_id, object_id=object_id)
+
+        def once() -> bytes:
+            answer = self._once(self._client.PullObject, request)
+            if not answer.object_found:
+                raise RunGone("a message should be whole, found that a part of it was deleted.")
+            if not answer.object_available:
+                raise NotYet("a part of a message should be there, found that it is still on its way.")
+            return answer.object_content
+
+        try:
+            return self._persist(once, self.limit)
+        except NotYet as error:
+            raise RunGone(error.message) from None
+
+    def reply(self, incoming: Incoming, text: str, attachment: bytes | None, seconds: float) -> None:
+        """Answer a message. Safe to call again with the same answer after `LinkLost`.
+
+        :param seconds: how long the work took.
+        :raises RunGone: nobody waits for the answer any more.
+        :raises NotKnown: the SuperLink forgot this session.
+        :raises LinkLost: nobody there within the limit.
+        """
+        self._check_known()
+        message = self._answer(incoming, pack(text, attachment))
+        objects = get_all_nested_objects(message)
+        answer = self._call(
+            self._client.PushMessages,
+            PushMessagesRequest(
+                node=Node(node_id=self.node_id),
+                messages_list=[message_to_proto(remove_content_from_message(message))],
+                message_object_trees=[get_object_tree(message)],
+                clientapp_runtime_list=[seconds],
+            ),
+        )
+        wanted = set(answer.objects_to_push)
+        if message.metadata.message_id not in wanted:
+            raise RunGone("an answer should be wanted, found that it came too late or twice.")
+        for object_id, item in objects.items():
+            if object_id in wanted:
+                self._push(incoming.run_id, answer.session_id, object_id, item.deflate())
+
+    def _answer(self, incoming: Incoming, content: RecordDict) -> Message:
+        """The reply, dated by the master's clock: a child whose clock is wrong can answer all the same."""
+        elapsed = self.clock.monotonic() - incoming.received
+        if elapsed >= incoming.ttl:
+            raise RunGone(f"an answer should come within {incoming.ttl:g} s, found {elapsed:.0f} s gone.")
+        message = Message(content, reply_to=incoming.header)
+        message.metadata.created_at = incoming.created + elapsed
+        message.metadata.ttl = incoming.ttl - elapsed
+        message.metadata.__dict__["_message_id"] = message.object_id
+        return message
+
+    def _push(self, run_id: int, session: str, object_id: str, content: bytes) -> None:
+        request = PushObjectRequest(
+            node=Node(node_id=self.node_id), run_id=run_id, object_id=object_id, object_content=content, session_id=session
+        )
+        if not self._call(self._client.PushObject, request).stored:
+            raise LinkLost("an answer should be taken whole, found that its time to be sent was over.", hint="Send it again.")
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def _call(self, method: Callable[[Any], Result], request: Any, limit: float | None = None) -> Result:
+        return self._persist(lambda: self._once(method, request), self.limit if limit is None else limit)
+
+    def _persist(self, once: Callable[[], Result], limit: float) -> Result:
+        return persist(once, Deadline(self.clock, limit, f"the SuperLink at {self.address}"), self.rng, stop=self._stop.is_set)
+
+    def _once(self, method: Callable[[Any], Result], request: Any) -> Result:
+        with _translated(self.address):
+            return method(request)
+
+
+def _open(message_id: str, contents: dict[str, bytes]) -> tuple[str, bytes | None]:
+    """Our text and attachment in the parts of a Flower message."""
+    try:
+        message = inflate_object_from_contents(message_id, contents)
+    except (ValueError, KeyError, TypeError, DecodeError, NotImplementedError) as error:
+        logger.warning("a message that cannot be read: %r", error)
+        return "", None
+    if not isinstance(message, Message) or not message.has_content():
+        return "", None
+    return unpack(message.content)
+
+
+@contextmanager
+def _translated(address: str) -> Iterator[None]:
+    """What Flower's HTTP client says, in our words."""
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        raise _from_status(address, error.response) from None
+    except httpx.TransportError as error:
+        raise _from_transport(address, error) from None
+    except (ValueError, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        raise LinkLost(f"the SuperLink at {address} should answer in Flower's protocol, found: {error!r}.") from None
+
+
+def _from_transport(address: str, error: httpx.TransportError) -> TrunklineError:
+    told = f"{error} {error.__cause__}".lower()
+    if "certificate" in told or "ssl" in told or "tls" in told:
+        return ConnectionFailed(
+            f"the SuperLink at {address} should show a certificate of the master's authority, found: {error}.",
+            hint="Check the address, and enrol again if the master was set up anew.",
+        )
+    return LinkLost(
+        f"the SuperLink at {address} should answer, found: {error!r}.",
+        hint="Check that the master runs and that its port is reachable from here.",
+    )
+
+
+def _from_status(address: str, response: httpx.Response) -> TrunklineError:
+    told = FlowerError.from_json(response.text)
+    code, text = (told.code, told.message) if told else (0, response.text[:200])
+    found = f"found {response.status_code} ({text})"
+    if response.status_code == 403:
+        return RunGone(f"a message's run should be running, {found}.")
+    if response.status_code == 401:
+        return NotKnown(f"the SuperLink at {address} should know this node, {found}.")
+    if code in (ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED, ApiErrorCode.FLEET_NODE_DEACTIVATION_FAILED):
+        return Refused(f"the SuperLink at {address} should take this node now, {found}.")
+    if code == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
+        return Refused(f"a key should be registered once, {found}.")
+    if code == ApiErrorCode.RUNTIME_VERSION_INCOMPATIBLE:
+        return ConnectionFailed(f"both sides should have the same Flower version, {found}.", hint="Install the same one.")
+    if response.status_code in _AWAY:
+        return LinkLost(f"the SuperLink at {address} should answer, {found}.")
+    return FailedError(f"the SuperLink at {address} should take this request, {found}.")

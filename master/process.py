@@ -1,0 +1,106 @@
+"""What the processes of a master have in common: an order on standard input, a log that stays small, and an end with the master.
+
+A process reads one line of JSON, its order, so that no secret stands on a command line; then it watches standard input, which ends
+when the master ends, however it ends. Nothing is lost by that: what counts lies in the master's state folder.
+"""
+
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import IO, Any
+
+LOG_BYTES, LOG_FILES = 8 << 20, 3
+
+FLOWER_QUIET: Mapping[str, str] = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+"""Environment in which Flower keeps to itself: no telemetry, no look for updates, nothing installed."""
+
+
+def spawn(module: str, order: Mapping[str, Any], home: Path, log: Path) -> Popen[bytes]:
+    """Start `python -m module` in a process group of its own and give it its order.
+
+    :param home: working folder, and Flower's own folder.
+    :param log: where its output goes, rotated.
+    """
+    installation = Path(__file__).resolve().parent.parent  # the process uses the same code as this one, whatever lies in its folder
+    environment = {
+        **os.environ,
+        **FLOWER_QUIET,
+        "FLWR_HOME": str(home),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(installation), os.environ.get("PYTHONPATH", "")))),
+        "PYTHONUNBUFFERED": "1",
+        "NO_PROXY": ",".join(filter(None, ("localhost,127.0.0.1,::1", os.environ.get("NO_PROXY", "")))),
+    }
+    with log.open("ab") as out:
+        process = Popen(
+            [sys.executable, "-P", "-m", module],
+            stdin=PIPE,
+            stdout=out,
+            stderr=out,
+            cwd=home,
+            env=environment,
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    try:
+        process.stdin.write(json.dumps({**order, "log": str(log)}).encode() + b"\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        pass  # it ended at once; whoever waits for it reads why in its log
+    return process
+
+
+def take_order() -> dict[str, Any]:
+    """Inside the process: read the order, send output and logs to the log file, and end when the master ends."""
+    order = json.loads(sys.stdin.buffer.readline() or b"{}")
+    if not order:
+        raise SystemExit("this program is started by `trunkline serve`")
+    stream = LogStream(Path(order["log"]))
+    sys.stdout = sys.stderr = stream
+    logging.basicConfig(level=logging.INFO, stream=stream, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    threading.Thread(target=_follow, args=(sys.stdin.buffer,), daemon=True, name="follow-master").start()
+    return order
+
+
+def _follow(stdin: IO[bytes]) -> None:
+    while stdin.read(1024):
+        pass
+    os._exit(75)  # no clean-up: the master may be gone by kill -9, and nothing here needs any
+
+
+class LogStream:
+    """A text stream into a file that is rotated by size."""
+
+    encoding = "utf-8"
+
+    def __init__(self, path: Path) -> None:
+        self._handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", errors="replace")
+        self._handler.setFormatter(logging.Formatter("%(message)s"))
+        self._rest = ""
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *lines, self._rest = (self._rest + text).split("\n")
+            for line in lines:
+                self._handler.emit(logging.makeLogRecord({"msg": line}))
+        return len(text)
+
+    def flush(self) -> None:
+        self._handler.flush()
+
+    def isatty(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        return self._handler.stream.fileno()

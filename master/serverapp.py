@@ -1,0 +1,64 @@
+"""The process in which the rounds of one job run: a ServerApp without Flower's own runner. Started by `master.superlink`.
+
+Flower's `flwr-serverapp` takes three seconds to start, waits without end for a SuperLink that is gone, and leaves by `os._exit`.
+This one speaks to the Runtime API through `RuntimeGrid` and ends as any program does.
+"""
+
+import logging
+import random
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from master.process import take_order
+from trunkline.clock import SystemClock
+from trunkline.errors import Fenced, TrunklineError
+
+logger = logging.getLogger("master.serverapp")
+
+
+def main() -> int:
+    """Run the ServerApp that the order names.
+
+    :returns: 0 when the job's rounds ended by themselves.
+    """
+    order = take_order()
+    signal.signal(signal.SIGTERM, _leave)
+    from master.runtime import RuntimeGrid
+
+    grid = RuntimeGrid.connect(order["address"], _read(order["ca"]), order["token"], SystemClock(), random.Random())  # noqa: S311
+    with grid:
+        try:
+            context = grid.take_task()
+            from master.flower import app
+
+            app(grid=grid, context=context)
+        except SystemExit:
+            grid.finish("stopped", "The master stopped this run.")
+            raise
+        except Fenced as error:
+            logger.info("leaving: %s", error)
+            return 5
+        except TrunklineError as error:
+            logger.error("the run failed: %s", error)
+            grid.finish("failed", str(error))
+            return error.exit_code
+        except Exception as error:
+            logger.exception("the run failed")
+            grid.finish("failed", f"{type(error).__name__}: {error}")
+            return 70
+        grid.finish("completed", "")
+    return 0
+
+
+def _read(path: str | None) -> bytes | None:
+    return Path(path).read_bytes() if path else None
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
