@@ -1,0 +1,117 @@
+"""Reading bodies, and turning errors into answers. Nothing that a caller sends is echoed into a log."""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+
+from trunkline.api import ERROR_HEADER, STATUS, error_body
+from trunkline.errors import Conflict, NotAuthorized, NotFound, Reason, RefusedValue, TrunklineError, UsageError
+from trunkline.settings import explain
+
+Model = TypeVar("Model", bound=BaseModel)
+
+log = logging.getLogger(__name__)
+
+
+def answer(error: TrunklineError, request: Request) -> Response:
+    """An error of ours as an answer."""
+    body = error_body(error)
+    response = JSONResponse(body, STATUS[type(error)])
+    if request.method == "HEAD":
+        body["error"]["message"] = error.message[:1_000]
+        response.headers[ERROR_HEADER] = json.dumps(body)
+    if request.method == "PUT":
+        response.headers["Connection"] = "close"  # or the rest of a refused upload would have to be read
+    if isinstance(error, NotAuthorized):
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def install(app: FastAPI) -> None:
+    """Every error leaves as JSON of one shape."""
+
+    async def ours(request: Request, error: Exception) -> Response:
+        assert isinstance(error, TrunklineError)
+        if STATUS[type(error)] >= 500:
+            log.warning("%s %s: %s", request.method, request.url.path, error.message)
+        return answer(error, request)
+
+    async def framework(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return answer(_of_http(error, request), request)
+
+    async def parameters(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:])
+        return answer(UsageError(f"`{where}` is wrong: {first['msg']}."), request)
+
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return answer(TrunklineError("the master failed inside.", hint="Its log says why."), request)
+
+    app.add_exception_handler(TrunklineError, ours)
+    app.add_exception_handler(HTTPException, framework)
+    app.add_exception_handler(RequestValidationError, parameters)
+    app.add_exception_handler(Exception, unforeseen)
+
+
+def _of_http(error: HTTPException, request: Request) -> TrunklineError:
+    what = f"`{request.method} {request.url.path}`"
+    if error.status_code in (404, 405):
+        return NotFound(f"{what} should be a part of the API, found none.", hint="Is one side older than the other?")
+    if error.status_code == 409:
+        return Conflict(f"{what} is in the way of something: {error.detail}.")
+    return UsageError(f"{what} is wrong: {error.detail}.")
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The body, never more of it than allowed.
+
+    :raises RefusedValue: `size`: it is longer.
+    """
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > limit:
+            raise RefusedValue(Reason.SIZE, f"the body should have at most {limit} bytes, found more.")
+    return bytes(data)
+
+
+def body_of(model: type[Model], limit: int) -> Callable[[Request], Awaitable[Model]]:
+    """A dependency: the JSON body as a checked value.
+
+    :raises UsageError: names the key, what should be and what was found.
+    """
+
+    async def read(request: Request) -> Model:
+        data = await read_body(request, limit)
+        try:
+            return model.model_validate_json(data)
+        except ValidationError as error:
+            raise UsageError(explain(model, error, "the body")) from None
+
+    return read
+
+
+def table(value: Any) -> Any:
+    """A record of the ledger as JSON can say it; bytes are left out."""
+    from dataclasses import fields, is_dataclass
+
+    if is_dataclass(value) and not isinstance(value, type):
+        pairs = ((one.name, getattr(value, one.name)) for one in fields(value))
+        return {name: table(inner) for name, inner in pairs if not isinstance(inner, bytes)}
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, dict):
+        return {str(key): table(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [table(inner) for inner in value]
+    return value

@@ -1,0 +1,129 @@
+"""The folder in which a master keeps everything. Copy it while nothing runs, and the master has moved.
+
+    lock                 held by the one daemon that uses the folder; holds its process id
+    daemon.json          written while a daemon runs: process id, address and ports, for the admin CLI
+    ledger.sqlite3       encoders, versions, jobs, rounds, nodes, events (unless `ledger` in the settings names another database)
+    blobs/               parameter sets, updates and encoder files, each named by the SHA-256 of its bytes
+    tls/                 ca.pem, ca.key: the authority that every child trusts; server.pem, server.key: what the ports show
+    secrets/             admin.token: who can read it is the admin; grant.secret: signs the transfer grants
+    superlink/           whatever the SuperLink writes; may be deleted while nothing runs
+    logs/                of the daemon, the SuperLink and the ServerApp
+
+Folders are made with mode 0700 and secrets with 0600. Nothing here is ever made of samples or heads: those stay at the children.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trunkline.errors import DamagedFile, NotFound
+from trunkline.files import Lock, storage, write_atomically
+
+Port = Annotated[int, Field(ge=1, le=65_535)]
+
+
+class DaemonInfo(BaseModel):
+    """How to reach the daemon that runs on a state folder."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    pid: int
+    url: str  # of the HTTPS API, e.g. https://127.0.0.1:8440
+    port: Port
+    superlink_port: Port
+    started: float  # seconds since the epoch
+    version: str  # of Trunkline
+
+
+class MasterHome:
+    """The state folder of one master, by the names at the head of this file. Making the object touches nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.expanduser()
+        self.ledger = self.folder / "ledger.sqlite3"
+        self.blobs = self.folder / "blobs"
+        self.tls = self.folder / "tls"
+        self.secrets = self.folder / "secrets"
+        self.grant_secret = self.secrets / "grant.secret"
+        self.superlink = self.folder / "superlink"
+        self.logs = self.folder / "logs"
+        self._daemon = self.folder / "daemon.json"
+
+    def create(self) -> None:
+        """Make the folders that are not there yet.
+
+        :raises StorageFailed: the disk refused.
+        """
+        for folder in (self.folder, self.blobs, self.tls, self.secrets, self.superlink, self.logs):
+            with storage(folder):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def lock(self) -> Lock:
+        """Take the folder for this process, until `release` or its end.
+
+        :raises AlreadyRunning: another daemon holds it.
+        """
+        return Lock(self.folder / "lock", "master")
+
+    def ledger_url(self) -> str:
+        """The ledger that lies in this folder, as SQLAlchemy names it."""
+        return f"sqlite:///{self.ledger}"
+
+    def admin_token(self, make: Callable[[], str] | None = None) -> str:
+        """The token that opens the admin part of the API. Made by the daemon's first start, read by the CLI.
+
+        :param make: makes the token that is written where there is none yet; only the daemon gives it.
+        :raises NotFound: there is none, so no master was ever started here.
+        :raises StorageFailed: this user may not read it, so is no admin.
+        """
+        path = self.secrets / "admin.token"
+        with storage(path):
+            found = path.read_text(encoding="ascii").strip() if path.exists() else ""
+        if found or make is None:
+            if not found:
+                raise NotFound(f"`{path}` should hold the admin's token, found none.", hint="Start it once: trunkline serve.")
+            return found
+        write_atomically(path, (token := make()).encode("ascii"), mode=0o600)
+        return token
+
+    # -- the running daemon -------------------------------------------------------------------------------------------
+
+    def write_daemon(self, info: DaemonInfo) -> None:
+        """Tell the CLI where the daemon listens."""
+        write_atomically(self._daemon, info.model_dump_json(indent=2).encode(), mode=0o600)
+
+    def forget_daemon(self) -> None:
+        """The daemon stopped."""
+        self._daemon.unlink(missing_ok=True)
+
+    def daemon(self) -> DaemonInfo | None:
+        """The daemon that runs on this folder, or None. A file that a killed daemon left behind does not count.
+
+        :raises DamagedFile: the file is not what a daemon writes.
+        """
+        try:
+            text = self._daemon.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        try:
+            info = DaemonInfo.model_validate(json.loads(text))
+        except (ValueError, ValidationError):
+            raise DamagedFile(f"`{self._daemon}` should say where the daemon listens, found something else.") from None
+        return info if _alive(info.pid) else None
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process of this id exists. (On Windows signal 0 would end it, so there the file is believed.)"""
+    if os.name == "nt":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

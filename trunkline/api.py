@@ -1,0 +1,263 @@
+"""The words of the master's HTTPS API: headers, what is posted and answered, and errors as JSON.
+
+An error leaves the master as `{"error": {"code", "message", "hint", "retryable", "reason"}}` with a status from `STATUS`, and
+arrives at the caller as an object of the same class with the same words (`error_body`, `error_from`).
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError
+
+from trunkline.errors import (
+    AlreadyRunning,
+    Conflict,
+    ConnectionFailed,
+    DamagedFile,
+    DeadlineExceeded,
+    FailedError,
+    Fenced,
+    NotAuthorized,
+    NotFound,
+    Reason,
+    RefusedValue,
+    SampleError,
+    SettingsError,
+    SpecError,
+    StateError,
+    StorageFailed,
+    TooFewChildren,
+    TrainingFailed,
+    TrunklineError,
+    Unreachable,
+    UsageError,
+    WireVersionMismatch,
+)
+from trunkline.messages import WIRE_NEWEST, WIRE_OLDEST, Count, Digest, EncoderRef, Machine, Name, TaskCount, Value
+
+GRANT_HEADER = "X-Trunkline-Grant"
+"""The transfer grant: this child, this job and round, this digest, this direction, until then."""
+
+OFFSET_HEADER = "X-Trunkline-Offset"
+"""On a PUT: at which byte of the blob the body begins (default 0)."""
+
+HAVE_HEADER = "X-Trunkline-Have"
+"""On the answer to a HEAD or PUT: how many bytes of the blob the master has."""
+
+ERROR_HEADER = "X-Trunkline-Error"
+"""The error again, as one line of JSON: answers to a HEAD have no body."""
+
+STATUS: Mapping[type[TrunklineError], int] = {
+    TrunklineError: 500,
+    UsageError: 400,
+    SettingsError: 400,
+    SpecError: 422,
+    SampleError: 422,
+    FailedError: 500,
+    TooFewChildren: 409,
+    RefusedValue: 422,
+    DamagedFile: 422,
+    TrainingFailed: 500,
+    StorageFailed: 507,
+    DeadlineExceeded: 504,
+    ConnectionFailed: 502,
+    Unreachable: 503,
+    NotAuthorized: 401,
+    WireVersionMismatch: 426,
+    StateError: 409,
+    NotFound: 404,
+    Conflict: 409,
+    AlreadyRunning: 409,
+    Fenced: 409,
+}
+"""The HTTP status of every error. The class itself travels as its `code`; the status is for proxies and people."""
+
+_CLASSES: Mapping[str, type[TrunklineError]] = {kind.code: kind for kind in STATUS}
+
+_FOREIGN: Mapping[int, type[TrunklineError]] = {
+    401: NotAuthorized,
+    403: NotAuthorized,
+    404: NotFound,
+    407: NotAuthorized,
+    408: Unreachable,
+    409: Conflict,
+    413: UsageError,
+    429: Unreachable,
+    502: Unreachable,
+    503: Unreachable,
+    504: Unreachable,
+}
+"""What a status means when the body is not ours: a proxy answered, or another program listens there."""
+
+
+def error_body(error: TrunklineError) -> dict[str, Any]:
+    """An error as the JSON that leaves the master."""
+    told: dict[str, Any] = {
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+        "retryable": error.retryable,
+    }
+    reason = getattr(error, "reason", None)
+    if reason is not None:
+        told["reason"] = str(reason)
+    return {"error": told}
+
+
+def error_from(status: int, body: bytes | str) -> TrunklineError:
+    """The error that an answer tells; never raises.
+
+    A code that this side does not know (a newer master) becomes the nearest class that its status allows.
+    """
+    try:
+        told = json.loads(body)["error"]
+        code, message, hint = str(told["code"]), str(told["message"]), told.get("hint")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        kind = _FOREIGN.get(status, UsageError if 400 <= status < 500 else FailedError)
+        return kind(f"the answer should be one of Trunkline's, found HTTP {status}.", hint="Is another program at this address?")
+    kind = _CLASSES.get(code) or _FOREIGN.get(status, UsageError if 400 <= status < 500 else FailedError)
+    hint = hint if isinstance(hint, str) else None
+    if issubclass(kind, RefusedValue | TrainingFailed):
+        return kind(_reason(told.get("reason")), message, hint=hint)
+    return kind(message, hint=hint)
+
+
+def _reason(text: object) -> Reason:
+    try:
+        return Reason(str(text))
+    except ValueError:
+        return Reason.INTERNAL
+
+
+def error_classes(root: type[TrunklineError] = TrunklineError) -> Iterator[type[TrunklineError]]:
+    """The whole tree of errors, the root first."""
+    yield root
+    for kind in root.__subclasses__():
+        yield from error_classes(kind)
+
+
+# -- enrolment ---------------------------------------------------------------------------------------------------------
+
+
+class Invitation(Value):
+    """All that a new child needs, in one string that works once."""
+
+    url: Annotated[str, Field(pattern=r"^https://[^\s/@]+$")]  # of the API
+    secret: Annotated[str, Field(min_length=16, max_length=128)]
+    fingerprint: Digest  # of the authority's certificate: so the child knows that it talks to the right master
+
+    def encode(self) -> str:
+        """One line that can be pasted: base64url, no padding."""
+        body = json.dumps({"u": self.url, "s": self.secret, "f": self.fingerprint}, separators=(",", ":"))
+        return base64.urlsafe_b64encode(body.encode()).decode().rstrip("=")
+
+    @classmethod
+    def decode(cls, token: str) -> Self:
+        """:raises UsageError: not an invitation, or not the whole of one."""
+        text = "".join(token.split())
+        try:
+            body = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+            return cls(url=body["u"], secret=body["s"], fingerprint=body["f"])
+        except (ValueError, KeyError, TypeError, binascii.Error, ValidationError):
+            raise UsageError(
+                f"the invitation should be the line that `trunkline node invite` printed, found {len(text)} other characters.",
+                hint="Copy it again, or ask for a new one.",
+            ) from None
+
+
+class Enrol(Value):
+    """A child shows its invitation. `POST /v1/enrol`; the same key again gives the same node, with a new token."""
+
+    secret: Annotated[str, Field(max_length=128)]
+    name: Name | None = None  # None: the name that the invitation holds
+    public_key: Annotated[str, Field(max_length=2_048)]  # EC P-384, PEM; the private one never leaves the child
+    proof: Annotated[str, Field(max_length=512)]  # `proof_of(secret)` signed with the private key (ECDSA, SHA-384), base64
+    speaks: tuple[int, int] = (WIRE_OLDEST, WIRE_NEWEST)
+    version: Annotated[str, Field(max_length=64)] = ""  # of Trunkline
+
+
+def proof_of(secret: str) -> bytes:
+    """What an enrolling child signs: so nobody can enrol with a key that is not theirs."""
+    return b"trunkline enrol\0" + secret.encode()
+
+
+class Enrolled(Value):
+    """What a child keeps of its enrolment."""
+
+    name: Name
+    token: str  # opens the children's part of the API
+    node_id: int  # at the SuperLink
+    flower: str  # host:port of the SuperLink
+    wire: int  # the newest version that both sides speak
+    ca: str  # PEM of the authority
+
+
+# -- a child's greeting ------------------------------------------------------------------------------------------------
+
+
+class Hello(Value):
+    """A child says that it is there and what it can do. `POST /v1/hello`."""
+
+    boot: Annotated[str, Field(max_length=64)]  # random, new with every start of the agent
+    machine: Machine | None = None
+    tasks: tuple[TaskCount, ...] = ()
+    types: tuple[Name, ...] = ()  # the encoder types its tasks are of
+    speaks: tuple[int, int] = (WIRE_OLDEST, WIRE_NEWEST)
+
+
+class Welcome(Value):
+    """What the master answers."""
+
+    name: Name
+    node_id: int
+    flower: str
+    wire: int
+    speaks: tuple[int, int] = (WIRE_OLDEST, WIRE_NEWEST)
+    encoders: tuple[EncoderRef, ...] = ()
+    version: str = ""  # of Trunkline at the master
+
+
+class Asked(Value):
+    """What became of a request for training. `POST /v1/requests`, `GET /v1/requests/{id}`."""
+
+    id: Annotated[str, Field(max_length=64)]
+    job: Name
+    state: str  # of the job
+    new: bool = False  # whether this request started the job, or joined one that was open
+
+
+# -- files of an encoder -----------------------------------------------------------------------------------------------
+
+
+class BlobFile(Value):
+    """A file by digest."""
+
+    digest: Digest
+    size: Count  # bytes
+
+
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+"""Name of a file of an encoder: no folders, nothing hidden."""
+
+
+class Manifest(Value):
+    """The files that an encoder needs besides its parameter set. Its digest names the encoder in every message."""
+
+    files: dict[FileName, BlobFile]
+
+    def encode(self) -> bytes:
+        """The one spelling that is hashed."""
+        body = {name: [self.files[name].digest, self.files[name].size] for name in sorted(self.files)}
+        return json.dumps(body, separators=(",", ":"), sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """:raises RefusedValue: `malformed`: not a manifest."""
+        try:
+            body = json.loads(data)
+            return cls(files={name: BlobFile(digest=digest, size=size) for name, (digest, size) in body.items()})
+        except (ValueError, TypeError, AttributeError, ValidationError, RecursionError):
+            raise RefusedValue(Reason.MALFORMED, "a manifest should list names, digests and sizes, found something else.") from None
