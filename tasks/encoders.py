@@ -1,0 +1,260 @@
+"""The shared encoder: made once by the master, loaded by whoever trains or uses it, read and written as named tensors.
+
+    FOLDER/
+        encoder.json            its EncoderSpec
+        config.json, tokenizer  as Hugging Face writes them (text only)
+        frozen.safetensors      tensors that are never trained, so they travel once
+        shared.safetensors      the initial parameter set: every other tensor of its state_dict, under the same name
+
+Shapes: B samples, T tokens, H hidden.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from tasks import lora, sources
+from tasks.batches import Encoded, Inputs
+from tasks.processors import TextProcessor, VectorProcessor
+from tasks.specs import EncoderSpec, Lora, Module
+from trunkline.errors import Conflict, DamagedFile, Reason, RefusedValue, SpecError
+from trunkline.files import storage, write_atomically
+from trunkline.sets import SetFile, write_set
+from trunkline.tensors import Array, TensorSpec, narrow, widen
+
+_KINDS = {
+    torch.float32: "F32",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class Encoder(nn.Module):
+    """A network and its processor; some of its tensors are shared, the others are frozen.
+
+    :param body: the network itself; names of tensors are those of its `state_dict`.
+    :raises SpecError: a pattern of `spec` matches nothing, or nothing is left to train.
+    """
+
+    def __init__(self, spec: EncoderSpec, body: nn.Module, processor: TextProcessor | VectorProcessor) -> None:
+        super().__init__()
+        self.spec, self.body, self.processor = spec, body, processor
+        self.hidden: int = sources.width(spec, body) if spec.features == "vector" else int(body.config.hidden_size)  # type: ignore[union-attr]
+        parameters, buffers = sources.tensors(body)
+        _check_patterns(spec, parameters)
+        self.products: Mapping[str, lora.Product] = {}
+        if isinstance(spec.tuning, Lora):
+            self.products = lora.inject(spec.tuning, body, lora.target_layers(spec, spec.tuning, body))
+            moving = set(self.products)
+        else:
+            moving = {name for name in parameters if not spec.is_frozen(name)}
+        if not moving:
+            raise SpecError("`freeze` should leave something to train, found that it matches every parameter.")
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(name in moving and not self.products)
+        self._matrices = {name: parameters[name] for name in parameters if name in moving}
+        self._frozen = {name: parameters[name] for name in parameters if name not in moving}
+        self._buffers_shared = tuple(buffers)
+        self._trainable = dict(self._matrices)
+        if self.products:
+            self._trainable = {f"{name}@{part}": getattr(p, part.lower()) for name, p in self.products.items() for part in "AB"}
+            self._reset_products()
+
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters lie."""
+        return next(iter(self._trainable.values())).device
+
+    def forward(self, inputs: Inputs) -> Encoded:
+        """One side of a batch, encoded."""
+        if self.spec.features == "vector":
+            return Encoded(self.body(inputs["features"]))
+        mask = inputs["attention_mask"]
+        tokens = self.body(input_ids=inputs["input_ids"], attention_mask=mask).last_hidden_state  # (B, T, H)
+        return Encoded(_pool(tokens, mask, self.spec.pooling), tokens, mask)
+
+    # -- as named tensors ----------------------------------------------------------------------------------------------
+
+    def shared_parameters(self) -> dict[str, nn.Parameter]:
+        """What an optimiser moves; a matrix that is trained as a product stands as `NAME@A` and `NAME@B`."""
+        return self._trainable
+
+    def shared_spec(self) -> dict[str, TensorSpec]:
+        """Every shared tensor, under its plain name, whole also where it is trained as a product."""
+        return {name: _spec(tensor) for name, tensor in sorted(self._shared().items())}
+
+    def _shared(self) -> dict[str, Tensor]:
+        return {**self._matrices, **{name: self.body.get_buffer(name) for name in self._buffers_shared}}
+
+    @torch.no_grad()
+    def load_shared(self, read: Callable[[str], Array]) -> None:
+        """Take over a parameter set, in place; products start from zero again.
+
+        :param read: a whole tensor by name, for example `SetFile.read`.
+        :raises RefusedValue: `shape`: a tensor is not what this encoder has.
+        """
+        for name, tensor in self._shared().items():
+            array = read(name)
+            if tuple(array.shape) != tuple(tensor.shape):
+                raise RefusedValue(Reason.SHAPE, f"{name!r} should be {tuple(tensor.shape)}, found {tuple(array.shape)}.")
+            tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+        self._reset_products()
+
+    def _reset_products(self) -> None:
+        for name, product in self.products.items():
+            product.reset(self.spec.tuning.seed, name)  # type: ignore[union-attr]
+
+    def read_shared(self, name: str, rows: slice) -> Array:
+        """A copy of rows of a shared tensor as it stands now; a product is multiplied out, as a codec would."""
+        tensor = self._shared()[name].detach()
+        array = (tensor[rows] if tensor.ndim else tensor).cpu().numpy().copy()
+        if name not in self.products:
+            return array
+        a, b = self.products[name].factors()
+        return narrow(widen(array, "F32") + b[rows].astype(np.float64) @ a.astype(np.float64), "F32")
+
+    def factors(self) -> dict[str, tuple[Array, Array]]:
+        """A `(r, in)` and B `(out, r)` of each matrix that is trained as a product, the scale in B."""
+        return {name: product.factors() for name, product in self.products.items()}
+
+    def frozen_tensors(self) -> dict[str, Array]:
+        """Everything that is not shared, by name."""
+        return {name: parameter.detach().cpu().numpy() for name, parameter in self._frozen.items()}
+
+    @torch.no_grad()
+    def load_frozen(self, file: SetFile) -> None:
+        """:raises DamagedFile: it is not the frozen part of this encoder."""
+        for name, parameter in self._frozen.items():
+            if name not in file.spec or file.spec[name] != _spec(parameter):
+                raise DamagedFile(f"`{file.path}` should hold {name!r} as {_spec(parameter)}, found {file.spec.get(name)}.")
+            parameter.copy_(torch.from_numpy(file.read(name)))
+
+
+def _pool(tokens: Tensor, mask: Tensor, pooling: str) -> Tensor:
+    if pooling == "cls":
+        return tokens[:, 0]
+    kept = mask.unsqueeze(-1).to(tokens.dtype)  # (B, T, 1)
+    if pooling == "mean":
+        return (tokens * kept).sum(1) / kept.sum(1).clamp(min=1e-9)
+    return tokens.masked_fill(kept == 0, torch.finfo(tokens.dtype).min).amax(1)
+
+
+def _spec(tensor: Tensor) -> TensorSpec:
+    if tensor.dtype not in _KINDS:
+        raise SpecError(f"a tensor's dtype should be one of {', '.join(map(str, _KINDS))}, found {tensor.dtype}.")
+    return TensorSpec(tuple(tensor.shape), _KINDS[tensor.dtype])
+
+
+def _check_patterns(spec: EncoderSpec, parameters: Mapping[str, object]) -> None:
+    from fnmatch import fnmatchcase
+
+    for pattern, written in zip(spec.freeze, spec.freeze_patterns(), strict=True):
+        if not any(fnmatchcase(name, written) for name in parameters):
+            some = ", ".join(list(parameters)[:5])
+            raise SpecError(f"`freeze` should match parameters, found none for {pattern!r}; they read {some}, …")
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------------
+
+
+def create(spec: EncoderSpec, folder: Path, modules: Sequence[Path] = ()) -> None:
+    """Make an encoder from its declaration; the folder appears whole or not at all.
+
+    :param modules: folders with a user's own module.
+    :raises SpecError: it cannot be made as it is declared.
+    :raises Conflict: the folder is there and not empty.
+    :raises StorageFailed: the disk refused.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Conflict(f"`{folder}` should be a new folder, found one that is in use.")
+    spec, modules = _by_file_name(spec, modules)
+    body, config, tokenizer = sources.network(spec, modules)
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    with storage(folder):
+        beside.mkdir(parents=True)
+        try:
+            _fill(spec, beside, body, config, tokenizer)
+            os.replace(beside, folder)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+def _by_file_name(spec: EncoderSpec, modules: Sequence[Path]) -> tuple[EncoderSpec, Sequence[Path]]:
+    """A module is written down by its file's name alone: each site finds it in folders of its own choice."""
+    if not isinstance(spec.source, Module) or not spec.source.path.rpartition(":")[0].endswith(".py"):
+        return spec, modules
+    file, _, name = spec.source.path.rpartition(":")
+    path = Path(file).expanduser()
+    if path.name == file:
+        return spec, (*modules, Path())
+    source = spec.source.model_copy(update={"path": f"{path.name}:{name}"})
+    return spec.model_copy(update={"source": source}), (path.parent, *(folder / path.parent for folder in modules))
+
+
+def _fill(spec: EncoderSpec, folder: Path, body: nn.Module, config: Any, tokenizer: Path | None) -> None:
+    write_atomically(folder / "encoder.json", spec.model_dump_json(indent=1).encode())
+    processor = VectorProcessor(spec.shape or ()) if config is None else _text_files(spec, folder, config, tokenizer)
+    encoder = Encoder(spec, body, processor)
+    write_set(folder / "frozen.safetensors", encoder.frozen_tensors())
+    shared = {name: encoder.read_shared(name, slice(0, tensor.rows)) for name, tensor in encoder.shared_spec().items()}
+    write_set(folder / "shared.safetensors", shared)
+
+
+def _text_files(spec: EncoderSpec, folder: Path, config: Any, tokenizer: Path | None) -> TextProcessor:
+    if tokenizer is None:
+        raise SpecError("`source.tokenizer` should be a folder with a tokenizer, found none.")
+    processor = TextProcessor(tokenizer, spec.max_length)
+    if len(processor.tokenizer) > config.vocab_size:
+        raise SpecError(f"`vocab_size` should be at least {len(processor.tokenizer)}, as the tokenizer has it, found {config.vocab_size}.")
+    processor.tokenizer.save_pretrained(str(folder))
+    config.save_pretrained(str(folder))
+    return TextProcessor(folder, spec.max_length)
+
+
+def read_spec(folder: Path) -> EncoderSpec:
+    """The declaration in an encoder's folder.
+
+    :raises SpecError: there is none.
+    """
+    try:
+        return EncoderSpec.model_validate_json((folder / "encoder.json").read_bytes())
+    except FileNotFoundError:
+        raise SpecError(f"`{folder}` should be the folder of an encoder, found no encoder.json.") from None
+    except ValidationError as error:
+        raise SpecError(f"`{folder / 'encoder.json'}` should declare an encoder, found: {json.loads(error.json())[0]['msg']}.") from None
+
+
+def load(folder: Path, modules: Sequence[Path] = ()) -> Encoder:
+    """An encoder as `create` wrote it, with its initial parameter set where `shared.safetensors` is there.
+
+    :param modules: folders with a user's own module; code is taken from nowhere else.
+    :raises SpecError: not such a folder, or the module is not here.
+    :raises DamagedFile: its files do not fit each other.
+    """
+    spec = read_spec(folder)
+    if isinstance(spec.source, Module):
+        encoder = Encoder(spec, sources.user_module(spec, spec.source, modules), VectorProcessor(spec.shape or ()))
+    else:
+        body = sources.from_config(sources.read_config(folder))
+        encoder = Encoder(spec, body, TextProcessor(folder, spec.max_length))
+    with SetFile(folder / "frozen.safetensors") as file:
+        encoder.load_frozen(file)
+    if (folder / "shared.safetensors").is_file():
+        with SetFile(folder / "shared.safetensors") as file:
+            encoder.load_shared(file.read)
+    return encoder
+
+
+__all__ = ["Encoder", "create", "load", "read_spec"]

@@ -1,0 +1,277 @@
+"""From the rows of a file to samples of a task: columns found, labels checked, each sample in its split; and a survey of them all."""
+
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.readers import records
+from tasks.specs import SPLITS, Split, TaskSpec
+from trunkline.errors import SampleError
+from trunkline.files import sha256_file, write_atomically
+
+Label = None | str | float | tuple[str, ...]
+"""None for pairs, a name, a number, or several names: a set for `multi`, one a token for `tokens`."""
+
+DEFAULT_FRACTIONS = (0.8, 0.1, 0.1)
+
+_SPLIT_WORDS: dict[str, Split] = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sample, before the encoder's own processing."""
+
+    line: int  # in its file, from 1
+    fields: tuple[Any, ...]  # raw values of the input columns, none of them None
+    label: Label
+    split: Split
+
+
+def wrong(spec: TaskSpec, line: int, column: str, what: str, hint: str | None = None) -> SampleError:
+    """An error about one cell. `what` reads "should be …, found …"."""
+    return SampleError(f"`{spec.data}`, line {line}, column {column!r}: {what}.", hint=hint)
+
+
+def rows(spec: TaskSpec, base: Path, modules: Sequence[Path] = ()) -> Iterator[Row]:
+    """Every sample of a task, checked, one at a time.
+
+    :raises SampleError: names file, line, column, what should be and what was found.
+    """
+    by_column: bool | None = None
+    for line, values in records(spec, base, modules):
+        if by_column is None:
+            _check_columns(spec, values)
+            by_column = spec.split is not None or (spec.fractions is None and "split" in values)
+        fields = tuple(_present(spec, line, values, column) for column in spec.fields)
+        label = _label(spec, line, values, fields)
+        split = _split_of(spec, line, values) if by_column else _seeded_split(spec, fields)
+        yield Row(line, fields, label, split)
+    if by_column is None:
+        raise SampleError(f"`{spec.data}` should hold samples, found no row.")
+
+
+def _check_columns(spec: TaskSpec, values: Mapping[str, Any]) -> None:
+    for column in (*spec.fields, spec.label, spec.split):
+        if column is not None and column not in values:
+            near = difflib.get_close_matches(column, [str(name) for name in values], n=1, cutoff=0.5)
+            raise SampleError(
+                f"`{spec.data}` should have a column {column!r}, found {', '.join(map(str, values))}.",
+                hint=f"Did you mean {near[0]!r}?" if near else None,
+            )
+
+
+def _present(spec: TaskSpec, line: int, values: Mapping[str, Any], column: str) -> Any:
+    value = values.get(column)
+    if value is None:
+        raise wrong(spec, line, column, "should have a value, found none")
+    return value
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+
+def _label(spec: TaskSpec, line: int, values: Mapping[str, Any], fields: tuple[Any, ...]) -> Label:
+    if spec.label is None:
+        return None
+    value = values.get(spec.label)
+    if spec.head == "multi":
+        return _set_of_names(spec, line, value)
+    if value is None or value == "":
+        raise wrong(spec, line, spec.label, "should have a label, found none")
+    if spec.head == "regression":
+        return _number(spec, line, value)
+    if spec.head == "tokens":
+        return _names_of_tokens(spec, line, value, fields[0])
+    return _name(spec, line, value)
+
+
+def _name(spec: TaskSpec, line: int, value: Any) -> str:
+    if isinstance(value, bool):
+        name = str(value).lower()
+    elif isinstance(value, str | int | float) and value == value:
+        name = str(value)
+    else:
+        raise wrong(spec, line, spec.label or "", f"should be the name of a label, found {value!r}")
+    if spec.labels is not None and name not in spec.labels:
+        near = difflib.get_close_matches(name, spec.labels, n=1)
+        raise wrong(
+            spec,
+            line,
+            spec.label or "",
+            f"should be one of {', '.join(spec.labels[:20])}, found {name!r}",
+            f"Did you mean {near[0]!r}?" if near else "Add it to `labels`, or leave `labels` out to take all that are found.",
+        )
+    return name
+
+
+def _set_of_names(spec: TaskSpec, line: int, value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(spec.separator) if part.strip()]
+    if not isinstance(value, list | tuple):
+        raise wrong(spec, line, spec.label or "", f"should be names parted by {spec.separator!r} or a list, found {value!r}")
+    return tuple(sorted({_name(spec, line, item) for item in value}))
+
+
+def _number(spec: TaskSpec, line: int, value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise wrong(spec, line, spec.label or "", f"should be a finite number, found {value!r}")
+    return number
+
+
+def words(spec: TaskSpec, line: int, column: str, value: Any) -> list[str]:
+    """A list of tokens or of their labels: a list, a JSON list in a cell, or words parted by blanks.
+
+    :raises SampleError: it is none of these.
+    """
+    if isinstance(value, str):
+        if value.lstrip().startswith("["):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                raise wrong(spec, line, column, f"should be a JSON list, found {value[:60]!r}") from None
+        else:
+            value = value.split()
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise wrong(spec, line, column, f"should be a list of strings, found {str(value)[:60]!r}")
+    return list(value)
+
+
+def _names_of_tokens(spec: TaskSpec, line: int, value: Any, tokens: Any) -> tuple[str, ...]:
+    names = tuple(_name(spec, line, name) for name in words(spec, line, spec.label or "", value))
+    count = len(words(spec, line, spec.fields[0], tokens))
+    if len(names) != count:
+        raise wrong(spec, line, spec.label or "", f"should have a label for each of {count} tokens, found {len(names)}")
+    return names
+
+
+# -- splits ------------------------------------------------------------------------------------------------------------
+
+
+def _split_of(spec: TaskSpec, line: int, values: Mapping[str, Any]) -> Split:
+    column = spec.split or "split"
+    word = str(_present(spec, line, values, column)).strip().lower()
+    if word not in _SPLIT_WORDS:
+        raise wrong(
+            spec, line, column, f"should be train, validation or test, found {word!r}", "Or set `fractions` to split by a seed."
+        )
+    return _SPLIT_WORDS[word]
+
+
+def _seeded_split(spec: TaskSpec, fields: tuple[Any, ...]) -> Split:
+    """By a hash of the input: the same text is never on two sides, and rows that are added move no other."""
+    text = json.dumps([spec.seed, *fields], ensure_ascii=False, default=str)
+    point = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") / 2**64
+    train, validation, _ = spec.fractions or DEFAULT_FRACTIONS
+    return "train" if point < train else "validation" if point < train + validation else "test"
+
+
+def taken(spec: TaskSpec, training: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The training rows that `spec.rows` leaves, chosen by its seed, in the order of the file; never none."""
+    if spec.rows is None or not len(training):
+        return training
+    count = max(1, round(len(training) * spec.rows))
+    return np.sort(np.random.default_rng(spec.seed).permutation(training)[:count])
+
+
+# -- a survey of the whole file ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a file holds for a task; cheap to keep, and it stays at its site."""
+
+    counts: dict[str, int] = field(default_factory=dict)  # samples by split; `train` after `rows`
+    labels: tuple[str, ...] = ()
+
+
+def source_digest(spec: TaskSpec, base: Path) -> str:
+    """SHA-256 of a task's file, or of all files in its folder by name.
+
+    :raises SampleError: there is none.
+    """
+    path = spec.source(base)
+    try:
+        if not path.is_dir():
+            return sha256_file(path)
+        parts = [(str(part.relative_to(path)), sha256_file(part)) for part in sorted(path.rglob("*")) if part.is_file()]
+    except FileNotFoundError:
+        raise SampleError(f"`{path}` should be a file of samples, found none.") from None
+    except OSError as error:
+        raise SampleError(f"`{path}` should be readable, found: {error.strerror}.") from None
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def content_key(spec: TaskSpec, base: Path, *more: str) -> str:
+    """Digest of all that decides how a file is read: its content and what the task says of it."""
+    about = spec.model_dump(
+        mode="json", include={"head", "format", "encoding", "fields", "label", "labels", "separator", "split", "fractions", "seed", "reader"}
+    )
+    own = ""
+    if spec.reader is not None and (file := base / spec.reader.rpartition(":")[0]).is_file():
+        own = sha256_file(file)
+    return hashlib.sha256(json.dumps([source_digest(spec, base), about, own, *more], sort_keys=True).encode()).hexdigest()
+
+
+def survey(spec: TaskSpec, base: Path, cache: Path, modules: Sequence[Path] = ()) -> Survey:
+    """Counts and labels of a task; the file is read once for each content.
+
+    :raises SampleError: something is wrong in the file.
+    """
+    place = cache / f"survey-{spec.name}.json"
+    key = content_key(spec, base, str(spec.rows))
+    known = _known(place, key)
+    if known is not None:
+        return known
+    counts = dict.fromkeys(SPLITS, 0)
+    names: set[str] = set(spec.labels or ())
+    for row in rows(spec, base, modules):
+        counts[row.split] += 1
+        if isinstance(row.label, str):
+            names.add(row.label)
+        elif isinstance(row.label, tuple):
+            names.update(row.label)
+    counts["train"] = len(taken(spec, np.arange(counts["train"], dtype=np.int64)))
+    found = Survey({str(split): count for split, count in counts.items()}, spec.labels or tuple(sorted(names)))
+    write_atomically(place, json.dumps({"key": key, **asdict(found)}).encode(), mode=0o600)
+    return found
+
+
+def _known(place: Path, key: str) -> Survey | None:
+    try:
+        stored = json.loads(place.read_bytes())
+        return Survey(dict(stored["counts"]), tuple(stored["labels"])) if stored["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # a cache: what cannot be read is made again
+
+
+def count_samples(spec: TaskSpec, base: Path, cache: Path, modules: Sequence[Path] = ()) -> dict[str, int]:
+    """Samples of a task by split, for the confirmation; no tokenizer is needed."""
+    return dict(survey(spec, base, cache, modules).counts)
+
+
+def task_labels(spec: TaskSpec, base: Path, cache: Path, modules: Sequence[Path] = ()) -> tuple[str, ...]:
+    """Label names of a task in the order its head uses."""
+    return survey(spec, base, cache, modules).labels

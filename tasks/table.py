@@ -1,0 +1,315 @@
+"""A task's samples, read and tokenised once into memory-mapped files.
+
+    CACHE/table-TASK-KEY/
+        ids0.bin, ids1.bin      int32 token ids of each side, one sample after the other      (text)
+        ends0.bin, ends1.bin    int64 end of each sample in them
+        features0.bin, …        float32 (n, F)                                               (vectors)
+        labels.bin              int32 or float64; for tokens one label a token id
+        label_ends.bin          int64                                                        (multi)
+        splits.bin              uint8 place in SPLITS
+        table.json              written last: without it the folder counts for nothing
+
+Labels are numbered as they come up; `order` in table.json maps these numbers to the places of the sorted names, so a label that
+stands only in the last line is no surprise. KEY is a digest of the file's content, of what the task says of it, and of the tokenizer.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tasks.batches import IGNORED, Batch, Inputs
+from tasks.processors import TextProcessor, VectorProcessor
+from tasks.samples import Row, content_key, count_samples, rows, taken, task_labels
+from tasks.specs import SPLITS, Split, TaskSpec
+from trunkline.errors import SampleError, SpecError
+from trunkline.files import replacing, storage, write_atomically
+
+_DTYPES = {"ids": "<i4", "ends": "<i8", "features": "<f4", "labels": "<i4", "label_ends": "<i8", "splits": "|u1"}
+_FORM = 1
+"""Counts up whenever these files change their meaning."""
+
+_EXPANSION = 128
+"""A tokenizer takes about this many bytes a byte of text while it works: measured 60 to 100."""
+
+
+def open_table(spec: TaskSpec, encoder: Any, cache: Path, base: Path, memory: int, modules: Sequence[Path] = ()) -> "SampleTable":
+    """The samples of a task as an encoder reads them; made on the first call, mapped on every other.
+
+    :param encoder: an `Encoder`, or its processor.
+    :param cache: folder for the tables, of this site alone.
+    :param base: folder that `spec.data` is relative to.
+    :param memory: bytes that reading may take, whatever the size of the file.
+    :raises SampleError: something is wrong in the file, or it has no training samples.
+    :raises StorageFailed: the disk refused.
+    """
+    processor: TextProcessor | VectorProcessor = getattr(encoder, "processor", encoder)
+    _check_features(spec, processor)
+    key = content_key(spec, base, processor.digest, str(_FORM))
+    folder = cache / f"table-{spec.name}-{key[:24]}"
+    if not (folder / "table.json").is_file():
+        with storage(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        _build(folder, key, spec, processor, base, memory, modules)
+    table = SampleTable(folder, spec, processor)
+    if not table.count("train"):
+        raise SampleError(f"`{spec.data}` should have training samples for task {spec.name!r}, found none.")
+    return table
+
+
+def _check_features(spec: TaskSpec, processor: TextProcessor | VectorProcessor) -> None:
+    if isinstance(processor, VectorProcessor) and spec.head == "tokens":
+        raise SpecError(f"task {spec.name!r} should not label tokens, found an encoder that reads vectors.")
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+class _Columns:
+    """Files that grow together and take their places together."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._stack, self._files = folder, ExitStack(), {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def append(self, name: str, values: NDArray[Any]) -> None:
+        with storage(self._folder):
+            if name not in self._files:
+                handle = self._stack.enter_context(replacing(self._folder / f"{name}.bin", mode=0o600))
+                self._files[name] = self._stack.enter_context(open(handle, "wb", closefd=False))
+            self._files[name].write(np.ascontiguousarray(values).data)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with storage(self._folder):
+            self._stack.__exit__(kind, error, trace)
+
+
+class _Labels:
+    """Numbers for label names, in the order they come up."""
+
+    def __init__(self, fixed: tuple[str, ...] | None) -> None:
+        self._fixed = fixed
+        self._numbers: dict[str, int] = {name: number for number, name in enumerate(fixed or ())}
+
+    def number(self, name: str) -> int:
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    def final(self) -> tuple[tuple[str, ...], list[int]]:
+        """The names in their final order, and by number the place in it."""
+        names = self._fixed or tuple(sorted(self._numbers))
+        place = {name: number for number, name in enumerate(names)}
+        return names, [place[name] for name in self._numbers]
+
+
+def _build(
+    folder: Path, key: str, spec: TaskSpec, processor: TextProcessor | VectorProcessor, base: Path, memory: int, modules: Sequence[Path]
+) -> None:
+    labels = _Labels(spec.labels)
+    ends: dict[str, int] = {}
+    count = 0
+    with _Columns(folder) as columns:
+        for chunk in _chunks(rows(spec, base, modules), max(1 << 14, memory // _EXPANSION)):
+            count += len(chunk)
+            columns.append("splits", np.array([SPLITS.index(row.split) for row in chunk], np.uint8))
+            if isinstance(processor, VectorProcessor):
+                _add_vectors(columns, spec, processor, chunk)
+            elif spec.head == "tokens":
+                _add_words(columns, spec, processor, chunk, labels, ends)
+                continue
+            else:
+                _add_texts(columns, spec, processor, chunk, ends)
+            _add_labels(columns, spec, chunk, labels, ends)
+    names, order = labels.final()
+    if spec.head in ("single", "tokens") and len(names) < 2:
+        raise SampleError(
+            f"`{spec.data}`, column {spec.label!r}: should have at least two different labels, found {', '.join(names) or 'none'}."
+        )
+    if spec.head == "multi" and not names:
+        raise SampleError(f"`{spec.data}`, column {spec.label!r}: should have at least one label, found none.")
+    about = {"key": key, "rows": count, "labels": names, "order": order}
+    write_atomically(folder / "table.json", json.dumps(about).encode(), mode=0o600)
+
+
+def _chunks(source: Any, budget: int) -> Any:
+    """Rows in groups of at most `budget` bytes (never less than one row) and 1,024 rows."""
+    chunk: list[Row] = []
+    size = 0
+    for row in source:
+        weight = sum(len(field) if isinstance(field, str) else len(str(field)) for field in row.fields)
+        if chunk and (size + weight > budget or len(chunk) == 1024):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(row)
+        size += weight
+    if chunk:
+        yield chunk
+
+
+def _sides(spec: TaskSpec) -> list[slice]:
+    return [slice(0, 1), slice(1, 2)] if spec.head == "pairs" else [slice(0, len(spec.fields))]
+
+
+def _add_texts(columns: _Columns, spec: TaskSpec, processor: TextProcessor, chunk: list[Row], ends: dict[str, int]) -> None:
+    for number, side in enumerate(_sides(spec)):
+        places = range(side.start, side.stop)
+        lists = processor.texts([tuple(processor.check_text(spec, row, place) for place in places) for row in chunk])
+        _add_lists(columns, f"ids{number}", f"ends{number}", lists, ends)
+
+
+def _add_words(
+    columns: _Columns, spec: TaskSpec, processor: TextProcessor, chunk: list[Row], labels: _Labels, ends: dict[str, int]
+) -> None:
+    found = processor.words([processor.check_words(spec, row) for row in chunk])
+    _add_lists(columns, "ids0", "ends0", [ids for ids, _ in found], ends)
+    for row, (_, first) in zip(chunk, found, strict=True):
+        names = row.label if isinstance(row.label, tuple) else ()
+        numbers = [labels.number(name) for name in names]  # also of words that were cut off, so that the names do not depend on it
+        columns.append("labels", np.array([IGNORED if word < 0 else numbers[word] for word in first], "<i4"))
+
+
+def _add_vectors(columns: _Columns, spec: TaskSpec, processor: VectorProcessor, chunk: list[Row]) -> None:
+    for number, side in enumerate(_sides(spec)):
+        columns.append(f"features{number}", np.stack([processor.vector(spec, row, side) for row in chunk]))
+
+
+def _add_labels(columns: _Columns, spec: TaskSpec, chunk: list[Row], labels: _Labels, ends: dict[str, int]) -> None:
+    if spec.head == "single":
+        columns.append("labels", np.array([labels.number(str(row.label)) for row in chunk], "<i4"))
+    elif spec.head == "regression":
+        columns.append("labels", np.array([row.label for row in chunk], "<f8"))
+    elif spec.head == "multi":
+        lists = [[labels.number(name) for name in row.label] if isinstance(row.label, tuple) else [] for row in chunk]
+        _add_lists(columns, "labels", "label_ends", lists, ends)
+
+
+def _add_lists(columns: _Columns, name: str, end_name: str, lists: list[list[int]], ends: dict[str, int]) -> None:
+    stops = ends.get(name, 0) + np.cumsum([len(item) for item in lists], dtype=np.int64)
+    columns.append(name, np.array([number for item in lists for number in item], "<i4"))
+    columns.append(end_name, stops.astype("<i8"))
+    ends[name] = int(stops[-1])
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+class SampleTable:
+    """A task's samples, mapped from disk. Made by `open_table`."""
+
+    def __init__(self, folder: Path, spec: TaskSpec, processor: TextProcessor | VectorProcessor) -> None:
+        self.folder, self.spec, self.processor = folder, spec, processor
+        about = json.loads((folder / "table.json").read_bytes())
+        self.labels: tuple[str, ...] = tuple(about["labels"])
+        self.digest: str = hashlib.sha256(f"{about['key']} {spec.rows}".encode()).hexdigest()
+        self._order = np.array(about["order"], dtype=np.int64)
+        self._splits = self._map("splits")
+        training = np.flatnonzero(self._splits == 0).astype(np.int64)
+        self._training = taken(spec, training)
+        sides = range(len(_sides(spec)))
+        self._text = isinstance(processor, TextProcessor)
+        if self._text:
+            self._ids = [self._map(f"ids{side}") for side in sides]
+            self._ends = [self._map(f"ends{side}") for side in sides]
+        else:
+            width = int(np.prod(processor.shape))  # type: ignore[union-attr]
+            self._features = [self._map(f"features{side}").reshape(-1, width) for side in sides]
+        self._labels = self._map("labels") if spec.head != "pairs" else np.empty(0, "<i4")
+        self._label_ends = self._map("label_ends") if spec.head == "multi" else np.empty(0, "<i8")
+        self.scale: tuple[float, float] = self._scale()
+
+    def _map(self, name: str) -> NDArray[Any]:
+        path = self.folder / f"{name}.bin"
+        dtype = "<f8" if name == "labels" and self.spec.head == "regression" else _DTYPES[name.rstrip("01")]
+        return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+
+    def _scale(self) -> tuple[float, float]:
+        """Mean and standard deviation of the training targets of a regression, else (0, 1)."""
+        if self.spec.head != "regression" or not len(self._training):
+            return 0.0, 1.0
+        targets = self._labels[self._training]
+        return float(targets.mean()), float(targets.std()) or 1.0
+
+    def count(self, split: Split) -> int:
+        """Samples in a split; training ones after `rows`."""
+        return len(self.indices(split))
+
+    def indices(self, split: Split) -> NDArray[np.int64]:
+        """Row numbers of a split, rising."""
+        if split == "train":
+            return self._training
+        return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
+
+    def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens of each sample, of its longer side; 1 for vectors."""
+        if not self._text:
+            return np.ones(len(indices), np.int64)
+        sides = [ends[indices] - np.where(indices > 0, ends[np.maximum(indices - 1, 0)], 0) for ends in self._ends]
+        return np.max(sides, axis=0)
+
+    def batch(self, indices: Sequence[int] | NDArray[np.int64], max_length: int | None = None) -> Batch:
+        """These samples as a batch, in this order.
+
+        :param max_length: tokens at most; None: the task's own.
+        """
+        limit = min(length for length in (max_length, self.spec.max_length, 2**31) if length is not None)
+        if not self._text:
+            inputs: tuple[Inputs, ...] = tuple(
+                {"features": torch.from_numpy(side[indices].reshape(-1, *self.processor.shape))}  # type: ignore[union-attr]
+                for side in self._features
+            )
+            return Batch(self.spec.name, inputs, self._label_tensor(indices, []), len(indices))
+        spans = [[self._span(ends, int(index)) for index in indices] for ends in self._ends]
+        pad = self.processor.pad_id  # type: ignore[union-attr]
+        texts = tuple(_side(*self._padded(ids, side, limit, pad)) for ids, side in zip(self._ids, spans, strict=True))
+        return Batch(self.spec.name, texts, self._label_tensor(indices, spans[0], limit), len(indices))
+
+    @staticmethod
+    def _span(ends: NDArray[Any], index: int) -> tuple[int, int]:
+        return (int(ends[index - 1]) if index else 0), int(ends[index])
+
+    def _padded(
+        self, flat: NDArray[Any], spans: list[tuple[int, int]], limit: int, pad: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of a flat array, cut to `limit` and padded to the longest, and their mask, both (B, T)."""
+        width = max(min(stop - start, limit) for start, stop in spans)
+        values = np.full((len(spans), width), pad, np.int64)
+        mask = np.zeros((len(spans), width), np.int64)
+        for row, (start, stop) in enumerate(spans):
+            length = min(stop - start, limit)
+            values[row, :length] = flat[start : start + length]
+            mask[row, :length] = 1
+            if length < stop - start and length > 1 and self.processor.ends_special:  # type: ignore[union-attr]
+                values[row, length - 1] = flat[stop - 1]  # a cut text still ends as the tokenizer ends it
+        return values, mask
+
+    def _label_tensor(self, indices: Any, spans: list[tuple[int, int]], limit: int = 2**31) -> torch.Tensor:
+        head = self.spec.head
+        if head == "single":
+            return torch.from_numpy(self._order[self._labels[indices]])
+        if head == "regression":
+            return torch.from_numpy(self._labels[indices].astype(np.float32))
+        if head == "tokens":
+            numbers, _ = self._padded(self._labels, spans, limit, IGNORED)
+            return torch.from_numpy(np.where(numbers >= 0, self._order[np.maximum(numbers, 0)], IGNORED))
+        if head == "multi":
+            hot = np.zeros((len(indices), len(self.labels)), np.float32)
+            for row, index in enumerate(indices):
+                start, stop = self._span(self._label_ends, int(index))
+                hot[row, self._order[self._labels[start:stop]]] = 1.0
+            return torch.from_numpy(hot)
+        return torch.arange(len(indices))
+
+
+def _side(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Inputs:
+    return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
+
+
+__all__ = ["SampleTable", "count_samples", "open_table", "task_labels"]
