@@ -9,7 +9,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,11 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one moment of the ledger."""
-        if self._shared:
-            with self._my_turn(), self._translated(), self._engine.connect() as connection, connection.begin():
+        with self._my_turn() if self._shared else nullcontext(), self._translated(), self._engine.connect() as connection:
+            if connection.dialect.name != "sqlite":  # there a transaction sees one moment anyway
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
                 yield connection
-            return
-        with self._translated(), self._engine.connect() as connection, connection.begin():
-            yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -69,8 +68,7 @@ class Database:
         with self._my_turn(), self._translated(), self._engine.connect() as connection:
             connection = connection.execution_options(write=True)
             with connection.begin():
-                if connection.dialect.name != "sqlite":
-                    connection.execute(sa.select(schema.writer.c.id).with_for_update())
+                _lock_writers(connection)
                 yield connection
 
     @contextmanager
@@ -118,7 +116,7 @@ def _parse(text: str) -> URL:
         raise SettingsError(
             f"`ledger` should be an SQLAlchemy URL, found {text!r}.", hint="For a file: sqlite:////path/to/ledger.db."
         ) from None
-    if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
+    if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:" and not url.database.startswith("file:"):
         folder = Path(url.database).absolute().parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -137,6 +135,8 @@ def _engine(url: URL) -> Engine:
             options |= {"pool_size": 8, "max_overflow": -1}
     else:
         options["pool_pre_ping"] = True
+        if url.get_backend_name() == "postgresql":
+            options["connect_args"] = {"connect_timeout": 10}
     try:
         engine = sa.create_engine(url, **options)
     except (ImportError, exc.NoSuchModuleError) as error:
@@ -161,6 +161,14 @@ def _prepare_sqlite(connection: sqlite3.Connection, record: object) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     # A deferred transaction that turns into a writer fails at once when another wrote meanwhile; an immediate one waits its turn.
     connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("write") else "BEGIN")
+
+
+def _lock_writers(connection: Connection) -> None:
+    if connection.dialect.name == "sqlite":
+        return  # `BEGIN IMMEDIATE` did it
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(PATIENCE * 1000)}")
+    connection.execute(sa.select(schema.writer.c.id).with_for_update())
 
 
 def _revision(connection: Connection) -> str | None:
@@ -211,6 +219,11 @@ def _ours(error: exc.DBAPIError, where: str) -> TrunklineError | None:
             if name.startswith(prefix):
                 return StorageFailed(f"`{where}` should be writable, found: {cause}.", hint=hint)
         return None
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    if state == "55P03":
+        return DeadlineExceeded(f"waited {PATIENCE:g} s for other writers of `{where}`.")
+    if state in ("53100", "25006", "42501"):  # disk full, read only, no right
+        return StorageFailed(f"`{where}` should be writable, found: {cause}.", hint="Look at the database server.")
     if error.connection_invalidated or isinstance(error, (exc.OperationalError, exc.InterfaceError)):
         first = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
         return Unreachable(f"the database `{where}` should answer, found: {first}.")

@@ -85,11 +85,10 @@ class Incoming:
             if offset != have:
                 raise self._elsewhere(offset)
             end = offset + len(chunk)
-            if end > (self.limit if self.size is None else self.size):
+            most = self.limit if self.size is None else self.size
+            if end > most:
                 self._part.unlink(missing_ok=True)
-                raise RefusedValue(
-                    Reason.SIZE, f"blob {self.digest} should have at most {self.size or self.limit} bytes, found {end}."
-                )
+                raise RefusedValue(Reason.SIZE, f"blob {self.digest} should have at most {most} bytes, found {end}.")
             write_at(handle, chunk, offset)
             if self._hashed == offset:
                 self._hash.update(chunk)
@@ -99,8 +98,11 @@ class Incoming:
     def finish(self) -> int:
         """Verify the bytes, put the blob in place and return its size.
 
+        :raises Conflict: bytes are missing still; says where to go on.
         :raises RefusedValue: `digest`: not what was promised; the part is deleted, so a new upload starts from nothing.
         """
+        if self.size is not None and self.have() < self.size:
+            raise self._elsewhere(self.size)
         with storage(self._part), self._locked() as handle:
             if handle is not None:
                 self._hash_rest(handle)

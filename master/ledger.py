@@ -88,7 +88,7 @@ class Ledger(EncoderPart, JobPart, NodePart):
             return [Event(**row) for row in connection.execute(query).mappings()]
 
     def named_digests(self) -> set[str]:
-        """Every digest of a file that some row still needs; a blob that is not among them is left over."""
+        """Every digest of a file that some row still needs. (An encoder's files are listed in its manifest, one of these files.)"""
         with self._db.read() as connection:
             return {digest for query in schema.naming() for digest in connection.execute(query).scalars()}
 

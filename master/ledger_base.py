@@ -1,5 +1,6 @@
 """What every part of the ledger is built on: a database, a clock, and one way to write events and text."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -30,6 +31,11 @@ def text(value: str) -> str:
     """Text that any database takes: bounded, no NUL, no half surrogates."""
     clean = value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
     return clean if len(clean) <= TEXT_LIMIT else clean[: TEXT_LIMIT - 1] + "…"
+
+
+def plain(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object as it reads back (tuples become lists), so that it compares equal to what is stored."""
+    return json.loads(json.dumps(dict(value)))
 
 
 def add_event(

@@ -1,6 +1,5 @@
 """The ledger's part on encoders and their versions."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from master import schema
-from master.ledger_base import Part, add_event, current_version, no_encoder, record, to_version
+from master.ledger_base import Part, add_event, current_version, no_encoder, plain, record, to_version
 from master.records import ENDED_ROUNDS, OPEN_JOBS, Encoder, Version
 from trunkline.errors import Conflict, NotFound
 
@@ -33,7 +32,7 @@ class EncoderPart(Part):
         :param first: digest of the initial parameter set; `size` its bytes.
         :raises Conflict: it exists with other content.
         """
-        content = {"name": name, "type": type, "spec": _plain(spec), "manifest": manifest, "shared": _plain(shared)}
+        content = {"name": name, "type": type, "spec": plain(spec), "manifest": manifest, "shared": plain(shared)}
         with self._db.write() as connection:
             found = _find_encoder(connection, name)
             if found is not None:
@@ -134,11 +133,6 @@ class EncoderPart(Part):
                 connection, now, "encoder.rolled_back", data={"encoder": encoder, "to": number, "version": current.number + 1}
             )
             return _get_version(connection, encoder, current.number + 1)
-
-
-def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object as it reads back (tuples become lists), so that it compares equal to what is stored."""
-    return json.loads(json.dumps(dict(value)))
 
 
 def _find_encoder(connection: Connection, name: str) -> Encoder | None:

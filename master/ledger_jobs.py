@@ -1,6 +1,5 @@
 """The ledger's part on jobs: starting them once, handing them to one owner, taking them back from an owner that died."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,10 +7,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from master import schema
-from master.ledger_base import Part, add_event, change_job, current_version, get_job, record, text
+from master.ledger_base import Part, add_event, change_job, current_version, get_job, plain, record, text
 from master.ledger_rounds import JobLedger
 from master.records import ENDED_JOBS, OPEN_JOBS, Job, JobState
-from trunkline.errors import Conflict
+from trunkline.errors import Conflict, SpecError
+
+KEY_LIMIT = 200
 
 _NEXT: Mapping[JobState, Sequence[JobState]] = {
     "waiting": ("running", "paused", *ENDED_JOBS),
@@ -41,9 +42,12 @@ class JobPart(Part):
         :param key: an idempotency key: the same key gives the same job, whatever happened in between.
         :param requested_by: the child that asked for it; its request joins a job of the encoder that is open already.
         :raises NotFound: no such encoder.
+        :raises SpecError: the key is too long.
         :raises Conflict: the key was used for another job; or an operator starts a second job on an encoder.
         """
-        spec = json.loads(json.dumps(dict(spec)))
+        spec = plain(spec)
+        if key is not None and (len(key) > KEY_LIMIT or not key.isprintable()):
+            raise SpecError(f"`key` should have at most {KEY_LIMIT} printable characters, found {len(key)}.")
         with self._db.write() as connection:
             if key is not None and (earlier := _find(connection, schema.jobs.c.key == key)) is not None:
                 if (earlier.encoder, earlier.spec) != (encoder, spec):
@@ -136,10 +140,14 @@ class JobPart(Part):
             return get_job(connection, job.id)
 
     def heartbeat(self, job_id: str, now: float | None = None) -> None:
-        """Say that whoever works on a job was seen alive. Every write of its owner says so too."""
+        """Say that whoever works on a job was seen alive. Every write of its owner says so too.
+
+        :raises NotFound: no such job.
+        """
         at = self._clock.now() if now is None else now
         with self._db.write() as connection:
-            connection.execute(schema.jobs.update().where(schema.jobs.c.id == job_id).values(heartbeat=at))
+            job = get_job(connection, job_id)
+            connection.execute(schema.jobs.update().where(schema.jobs.c.id == job.id).values(heartbeat=at))
 
     def reap(self, older_than: float) -> list[Job]:
         """Take back running jobs whose owner was not heard of for so many seconds: they wait again, the owner is fenced off."""

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import RowMapping
 
 from master import schema
-from master.ledger_base import Part, add_event, record
+from master.ledger_base import Part, add_event, record, text
 from master.records import ChildRequest, Node, NodeState
 from trunkline.errors import Conflict, NotAuthorized, NotFound
 
@@ -113,6 +113,8 @@ class NodePart(Part):
             raise TypeError(f"set_node() takes no {', '.join(unknown)}")
         if values.get("flower_id") is not None:
             values["flower_id"] = str(values["flower_id"])
+        if values.get("boot") is not None:
+            values["boot"] = text(str(values["boot"]))[:64]
         if speaks is not None:
             values |= {"oldest": speaks[0], "newest": speaks[1]}
         table = schema.nodes

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from master import schema
 from master.database import Database
-from master.ledger_base import add_event, change_job, current_version, get_job, text, to_version
+from master.ledger_base import add_event, change_job, current_version, get_job, plain, text, to_version
 from master.ledger_reader import JobReader
 from master.records import ENDED_JOBS, Job, JobState, Round, RoundState, Version
 from trunkline.clock import Clock
@@ -32,8 +32,6 @@ class JobLedger(JobReader):
     def __init__(self, database: Database, clock: Clock, job_id: str, epoch: int) -> None:
         super().__init__(database, clock, job_id)
         self.epoch = epoch
-
-    # -- writing ---------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
@@ -98,7 +96,7 @@ class JobLedger(JobReader):
         :raises Conflict: they are fixed already, and this answer is another one.
         """
         state = "confirmed" if accepted else "refused"
-        row = {"confirmation": dict(confirmation), "reason": None if reason is None else str(reason), "detail": text(detail)}
+        row = {"confirmation": plain(confirmation), "reason": None if reason is None else str(reason), "detail": text(detail)}
         with self._write() as connection:
             before = self._find(connection, schema.members, number, child)
             if before is not None and (before["state"] != "refused") == accepted and all(before[key] == row[key] for key in row):
@@ -127,7 +125,8 @@ class JobLedger(JobReader):
             if strangers or not chosen:
                 raise Conflict(f"the members of round {number} should be children that confirmed, found {strangers or 'none'}.")
             confirmed = sa.and_(here, table.c.state == "confirmed")
-            connection.execute(table.update().where(confirmed, table.c.child.in_(chosen)).values(state="member"))
+            take = table.update().where(confirmed, table.c.child == sa.bindparam("taken")).values(state="member")
+            connection.execute(take, [{"taken": child} for child in sorted(chosen)])
             connection.execute(table.update().where(confirmed).values(state="left_out"))
             self._set_round(connection, number, "training")
             self._event(connection, "round.members", number, None, {"children": sorted(chosen)})
