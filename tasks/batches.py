@@ -31,7 +31,7 @@ class Batch:
 
     task: str
     inputs: tuple[Inputs, ...]  # one a side: two for pairs
-    labels: Tensor  # single (B,) int64; multi (B, C) float32; regression (B,) float32; tokens (B, T) int64; pairs (B,) int64, unused
+    labels: Tensor  # single (B,) int64; multi (B, C) float32; regression (B,) float32; tokens (B, T) int64; pairs (B,), unused
     size: int  # B
 
     def pieces(self, size: int | None) -> Iterator["Batch"]:

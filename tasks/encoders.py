@@ -9,10 +9,10 @@
 Shapes: B samples, T tokens, H hidden.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +158,6 @@ def _spec(tensor: Tensor) -> TensorSpec:
 
 
 def _check_patterns(spec: EncoderSpec, parameters: Mapping[str, object]) -> None:
-    from fnmatch import fnmatchcase
-
     for pattern, written in zip(spec.freeze, spec.freeze_patterns(), strict=True):
         if not any(fnmatchcase(name, written) for name in parameters):
             some = ", ".join(list(parameters)[:5])
@@ -186,7 +184,7 @@ def create(spec: EncoderSpec, folder: Path, modules: Sequence[Path] = ()) -> Non
         beside.mkdir(parents=True)
         try:
             _fill(spec, beside, body, config, tokenizer)
-            os.replace(beside, folder)
+            beside.replace(folder)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 
@@ -217,7 +215,8 @@ def _text_files(spec: EncoderSpec, folder: Path, config: Any, tokenizer: Path | 
         raise SpecError("`source.tokenizer` should be a folder with a tokenizer, found none.")
     processor = TextProcessor(tokenizer, spec.max_length)
     if len(processor.tokenizer) > config.vocab_size:
-        raise SpecError(f"`vocab_size` should be at least {len(processor.tokenizer)}, as the tokenizer has it, found {config.vocab_size}.")
+        count = len(processor.tokenizer)
+        raise SpecError(f"`vocab_size` should be at least {count}, which the tokenizer has, found {config.vocab_size}.")
     processor.tokenizer.save_pretrained(str(folder))
     config.save_pretrained(str(folder))
     return TextProcessor(folder, spec.max_length)
@@ -233,7 +232,8 @@ def read_spec(folder: Path) -> EncoderSpec:
     except FileNotFoundError:
         raise SpecError(f"`{folder}` should be the folder of an encoder, found no encoder.json.") from None
     except ValidationError as error:
-        raise SpecError(f"`{folder / 'encoder.json'}` should declare an encoder, found: {json.loads(error.json())[0]['msg']}.") from None
+        said = error.errors(include_url=False, include_input=False)[0]["msg"]
+        raise SpecError(f"`{folder / 'encoder.json'}` should declare an encoder, found: {said}.") from None
 
 
 def load(folder: Path, modules: Sequence[Path] = ()) -> Encoder:

@@ -38,7 +38,13 @@ def _resting(*modules: torch.nn.Module) -> Iterator[None]:
 
 
 def evaluate(
-    encoder: Encoder, head: Head, table: SampleTable, spec: TaskSpec, split: Split, batch_size: int = 64, max_length: int | None = None
+    encoder: Encoder,
+    head: Head,
+    table: SampleTable,
+    spec: TaskSpec,
+    split: Split,
+    batch_size: int = 64,
+    max_length: int | None = None,
 ) -> Score:
     """The task's metric on a split.
 
@@ -99,8 +105,8 @@ def predict(
     """What the head says of new samples, in their order.
 
     :param rows: a value each (text, list of tokens, vector), or a sequence of them where the task has several fields.
-    :return: `single` label and probability; `multi` labels and probabilities; `regression` value; `tokens` labels, one a word (None for
-        a word that was cut off); `pairs` similarity.
+    :return: `single` label and probability; `multi` labels and probabilities; `regression` value; `tokens` labels, one a word
+        (None for a word that was cut off); `pairs` similarity.
     :raises SampleError: a row is not what the task reads.
     """
     samples = [_row(spec, number, value) for number, value in enumerate(rows, start=1)]
@@ -133,7 +139,8 @@ def _predict(encoder: Encoder, head: Head, spec: TaskSpec, labels: tuple[str, ..
         ]
     found = head.predict(sides)
     if spec.head == "tokens":
-        return [{"labels": _of_words(first, row, labels, sample, spec)} for first, row, sample in zip(firsts, found.tolist(), samples, strict=True)]
+        each = zip(firsts, found.tolist(), samples, strict=True)
+        return [{"labels": _of_words(first, row, labels, sample, spec)} for first, row, sample in each]
     if spec.head == "pairs":
         return [{"similarity": value} for value in found.diagonal().tolist()]
     if spec.head == "single":
@@ -143,9 +150,7 @@ def _predict(encoder: Encoder, head: Head, spec: TaskSpec, labels: tuple[str, ..
     return [{"value": float(value)} for value in found.tolist()]
 
 
-def _inputs(
-    processor: TextProcessor | VectorProcessor, spec: TaskSpec, samples: list[Row]
-) -> tuple[list[Inputs], list[list[int]]]:
+def _inputs(processor: TextProcessor | VectorProcessor, spec: TaskSpec, samples: list[Row]) -> tuple[list[Inputs], list[list[int]]]:
     """The sides of a batch, and for tokens the word that each token is the first piece of."""
     cuts = [slice(0, 1), slice(1, 2)] if spec.head == "pairs" else [slice(0, len(spec.fields))]
     if isinstance(processor, VectorProcessor):
@@ -154,8 +159,8 @@ def _inputs(
     if spec.head == "tokens":
         found = processor.words([processor.check_words(spec, row) for row in samples])
         return [_padded([ids for ids, _ in found], processor.pad_id)], [first for _, first in found]
-    texts = [[tuple(processor.check_text(spec, row, place) for place in range(cut.start, cut.stop)) for row in samples] for cut in cuts]
-    return [_padded(processor.texts(side), processor.pad_id) for side in texts], []
+    texts = [processor.texts([processor.check_texts(spec, row, cut) for row in samples]) for cut in cuts]
+    return [_padded(side, processor.pad_id) for side in texts], []
 
 
 def _padded(lists: list[list[int]], pad: int) -> Inputs:

@@ -20,7 +20,7 @@ FORMATS = ("hf", "sentence-transformers", "safetensors")
 _OWN = {"encoder.json", "frozen.safetensors", "shared.safetensors"}
 
 
-def export(encoder_folder: Path, shared: SetFile, out: Path, format: str, card: str) -> None:
+def export(encoder_folder: Path, shared: SetFile, out: Path, format: str, card: str) -> None:  # noqa: A002
     """Write an encoder with these shared parameters; the folder appears whole or not at all.
 
     :param encoder_folder: as `tasks.encoders.create` wrote it.
@@ -43,8 +43,8 @@ def export(encoder_folder: Path, shared: SetFile, out: Path, format: str, card: 
         try:
             _weights(beside / "model.safetensors", encoder_folder, shared)
             write_atomically(beside / "README.md", card.encode())
-            _about(beside, encoder_folder, spec, format)
-            os.replace(beside, out)
+            _about(beside, encoder_folder, spec, form=format)
+            beside.replace(out)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 
@@ -58,14 +58,14 @@ def _weights(path: Path, encoder_folder: Path, shared: SetFile) -> None:
     save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, str(path), metadata={"format": "pt"})
 
 
-def _about(folder: Path, encoder_folder: Path, spec: EncoderSpec, format: str) -> None:
-    if format == "safetensors":
+def _about(folder: Path, encoder_folder: Path, spec: EncoderSpec, form: str) -> None:
+    if form == "safetensors":
         shutil.copyfile(encoder_folder / "encoder.json", folder / "encoder.json")
         return
     for file in sorted(encoder_folder.iterdir()):
         if file.is_file() and file.name not in _OWN:
             shutil.copyfile(file, folder / file.name)
-    if format == "sentence-transformers":
+    if form == "sentence-transformers":
         _sentence_transformers(folder, spec)
 
 

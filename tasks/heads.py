@@ -187,7 +187,7 @@ def _own(spec: TaskSpec, labels: tuple[str, ...], hidden: int, modules: Sequence
     try:
         head = kind(spec, labels, hidden)
     except Exception as error:
-        raise SpecError(f"`{spec.custom_head}` should take (spec, labels, hidden), found {type(error).__name__}: {error}.") from error
+        raise SpecError(f"`{spec.custom_head}` should take (spec, labels, hidden), found {error!r}.") from error
     if not isinstance(head, Head):
         raise SpecError(f"`{spec.custom_head}` should make a tasks.heads.Head, found {type(head).__name__}.")
     return head

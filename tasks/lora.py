@@ -45,7 +45,8 @@ def target_layers(spec: EncoderSpec, tuning: Lora, body: nn.Module) -> list[str]
     for pattern in tuning.targets:
         if not any(fnmatchcase(name, pattern) for name in linear):
             ends = sorted({name.rpartition(".")[2] for name in linear})
-            raise SpecError(f"`tuning.targets` should match linear layers, found none for {pattern!r}; their names end in {', '.join(ends)}.")
+            known = ", ".join(ends)
+            raise SpecError(f"`tuning.targets` should match linear layers, found none for {pattern!r}; their names end in {known}.")
     found = [name for name in linear if any(fnmatchcase(name, pattern) for pattern in tuning.targets)]
     for name in found:
         if tuning.rank > min(body.get_submodule(name).weight.shape):  # type: ignore[arg-type]
@@ -61,9 +62,15 @@ def inject(tuning: Lora, body: nn.Module, layers: list[str]) -> Mapping[str, Pro
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
-        raise SpecError("the package `peft` should be installed for `tuning.rank`, found none.", hint="pip install 'trunkline[lora]'") from None
+        raise SpecError(
+            "the package `peft` should be installed for LoRA, found none.", hint="pip install 'trunkline[lora]'"
+        ) from None
     config = LoraConfig(
-        r=tuning.rank, lora_alpha=tuning.alpha, lora_dropout=tuning.dropout, target_modules=layers, bias="none"  # type: ignore[arg-type]
+        r=tuning.rank,
+        lora_alpha=tuning.alpha,
+        lora_dropout=tuning.dropout,
+        target_modules=layers,
+        bias="none",  # type: ignore[arg-type]
     )
     with torch.random.fork_rng(devices=[]):
         inject_adapter_in_model(config, body)

@@ -45,7 +45,7 @@ def _entry_point(reference: str, group: str) -> Any:
 def _find(file: str, folders: Sequence[Path], anywhere: bool) -> Path:
     wanted = Path(file).expanduser()
     if not anywhere and wanted.name != file:
-        raise SpecError(f"`{file}` should be a plain file name, found a path.", hint="Code is only taken from the folders set here.")
+        raise SpecError(f"`{file}` should be a plain file name, found a path.", hint="Code comes only from the folders set here.")
     places = [wanted] if wanted.is_absolute() else [folder / wanted for folder in folders]
     for place in places:
         if place.is_file():

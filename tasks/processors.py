@@ -72,12 +72,15 @@ class TextProcessor:
             "return_token_type_ids": False,
         }
 
-    def check_text(self, spec: TaskSpec, row: Row, place: int) -> str:
-        """:raises SampleError: the field is no text."""
-        value = row.fields[place]
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise wrong(spec, row.line, spec.fields[place], f"should be text, found {str(value)[:60]!r}")
-        return str(value)
+    def check_texts(self, spec: TaskSpec, row: Row, side: slice) -> tuple[str, ...]:
+        """The fields of one side.
+
+        :raises SampleError: one is no text.
+        """
+        for column, value in zip(spec.fields[side], row.fields[side], strict=True):
+            if isinstance(value, bool) or not isinstance(value, str | int | float):
+                raise wrong(spec, row.line, column, f"should be text, found {str(value)[:60]!r}")
+        return tuple(str(value) for value in row.fields[side])
 
     def check_words(self, spec: TaskSpec, row: Row) -> list[str]:
         """:raises SampleError: the field is no list of words."""

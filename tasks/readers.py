@@ -154,7 +154,7 @@ def _datasets(spec: TaskSpec, path: Path) -> Iterator[Record]:
         import datasets
     except ImportError:
         raise SpecError(
-            "the package `datasets` should be installed to read a folder of it, found none.", hint="pip install 'trunkline[datasets]'"
+            "the package `datasets` should be installed to read its folders, found none.", hint="pip install 'trunkline[datasets]'"
         ) from None
     try:
         loaded = datasets.load_from_disk(str(path))
@@ -166,8 +166,8 @@ def _datasets(spec: TaskSpec, path: Path) -> Iterator[Record]:
         names = {key: feature for key, feature in part.features.items() if isinstance(feature, datasets.ClassLabel)}
         for values in part.with_format(None):
             row += 1
-            named = {key: names[key].int2str(value) if key in names and value is not None else value for key, value in values.items()}
-            yield row, named if split is None else {(spec.split or "split"): split, **named}
+            named = {key: names[key].int2str(value) for key, value in values.items() if key in names and value is not None}
+            yield row, {**values, **named} if split is None else {(spec.split or "split"): split, **values, **named}
 
 
 def _own(spec: TaskSpec, path: Path, reader: Any) -> Iterator[Record]:

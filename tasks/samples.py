@@ -1,4 +1,4 @@
-"""From the rows of a file to samples of a task: columns found, labels checked, each sample in its split; and a survey of them all."""
+"""From the rows of a file to samples of a task: columns found, labels checked, each in its split; and a survey of them all."""
 
 import difflib
 import hashlib
@@ -224,11 +224,13 @@ def source_digest(spec: TaskSpec, base: Path) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+_DECIDES = {"head", "format", "encoding", "fields", "label", "labels", "separator", "split", "fractions", "seed", "reader"}
+"""The fields of a TaskSpec that decide how its file is read."""
+
+
 def content_key(spec: TaskSpec, base: Path, *more: str) -> str:
     """Digest of all that decides how a file is read: its content and what the task says of it."""
-    about = spec.model_dump(
-        mode="json", include={"head", "format", "encoding", "fields", "label", "labels", "separator", "split", "fractions", "seed", "reader"}
-    )
+    about = spec.model_dump(mode="json", include=_DECIDES)
     own = ""
     if spec.reader is not None and (file := base / spec.reader.rpartition(":")[0]).is_file():
         own = sha256_file(file)

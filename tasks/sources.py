@@ -1,7 +1,7 @@
 """Where an encoder's network comes from: Hugging Face weights, a config and a seed, or a user's module. Foreign errors end here.
 
-The only module that asks `transformers` for models and `huggingface_hub` for files. Weights are safetensors, code of a model's folder is
-never run, and a hub that does not answer ends in an error, never in a wait.
+The only module that asks `transformers` for models and `huggingface_hub` for files. Weights are safetensors, code of a model's
+folder is never run, and a hub that does not answer ends in an error, never in a wait.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,7 +15,7 @@ Positive = Annotated[int, Field(ge=1, le=2**31)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
-Options = dict[str, None | bool | int | float | str | list[int] | list[float] | list[str]]
+Options = dict[str, bool | int | float | str | list[int] | list[float] | list[str] | None]
 """Keys of a Hugging Face config, or keyword arguments of a user's module."""
 
 Head = Literal["single", "multi", "regression", "tokens", "pairs"]
@@ -35,6 +35,14 @@ METRICS = {
 _ENDINGS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 
 
+class Spec(Value):
+    """A value that a person writes into a file."""
+
+    def table(self) -> dict[str, Any]:
+        """As TOML and JSON have it; what is not set is left out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
 # -- encoders ----------------------------------------------------------------------------------------------------------
 
 
@@ -51,7 +59,7 @@ class Config(Value):
 
     kind: Literal["config"] = "config"
     path: str | None = None  # a folder or hub name with config.json; None: the options say it all
-    options: Options = {}
+    options: Options = Field(default_factory=dict)
     seed: Seed = 0
     tokenizer: str | None = None  # a folder or hub name; None: the same as `path`
 
@@ -61,7 +69,7 @@ class Module(Value):
 
     kind: Literal["module"] = "module"
     path: Annotated[str, Field(min_length=1)]  # "file.py:Name", or the name of an entry point of the group `trunkline.encoders`
-    options: Options = {}  # keyword arguments of `Name`
+    options: Options = Field(default_factory=dict)  # keyword arguments of `Name`
     seed: Seed = 0
 
 
@@ -75,7 +83,7 @@ class Lora(Value):
     seed: Seed = 0  # A starts normal from this seed, B at zero, in every round
 
 
-class EncoderSpec(Value):
+class EncoderSpec(Spec):
     """One shared encoder, as its admin declares it."""
 
     name: Name
@@ -119,7 +127,7 @@ class EncoderSpec(Value):
 # -- tasks -------------------------------------------------------------------------------------------------------------
 
 
-class TaskSpec(Value):
+class TaskSpec(Spec):
     """One task, as its site declares it. It stays there; the master learns name, head, metric and counts."""
 
     name: Name

@@ -31,7 +31,7 @@ def gradient(
 ) -> Gradient:
     """The gradient of `head.spec.weight` times the mean loss of a batch.
 
-    :param micro_batch: samples a forward pass; None: all at once. Gradients are weighted by the sizes of the parts, so they are the same.
+    :param micro_batch: samples a forward pass; None: all at once. Parts weigh as their sizes, so the gradient is the same.
     :param precision: of the forward pass, one of PRECISIONS; gradients are always float32.
     :param seed: of dropout. The global random generators are left as they were.
     :raises SpecError: the head's loss cannot be taken in parts, or no such precision.

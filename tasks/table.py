@@ -10,7 +10,8 @@
         table.json              written last: without it the folder counts for nothing
 
 Labels are numbered as they come up; `order` in table.json maps these numbers to the places of the sorted names, so a label that
-stands only in the last line is no surprise. KEY is a digest of the file's content, of what the task says of it, and of the tokenizer.
+stands only in the last line is no surprise. KEY is a digest of the file's content, of what the task says of it, and of the
+tokenizer.
 """
 
 import hashlib
@@ -85,7 +86,7 @@ class _Columns:
         with storage(self._folder):
             if name not in self._files:
                 handle = self._stack.enter_context(replacing(self._folder / f"{name}.bin", mode=0o600))
-                self._files[name] = self._stack.enter_context(open(handle, "wb", closefd=False))
+                self._files[name] = self._stack.enter_context(open(handle, "wb", closefd=False))  # noqa: SIM115
             self._files[name].write(np.ascontiguousarray(values).data)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -111,7 +112,13 @@ class _Labels:
 
 
 def _build(
-    folder: Path, key: str, spec: TaskSpec, processor: TextProcessor | VectorProcessor, base: Path, memory: int, modules: Sequence[Path]
+    folder: Path,
+    key: str,
+    spec: TaskSpec,
+    processor: TextProcessor | VectorProcessor,
+    base: Path,
+    memory: int,
+    modules: Sequence[Path],
 ) -> None:
     labels = _Labels(spec.labels)
     ends: dict[str, int] = {}
@@ -160,8 +167,7 @@ def _sides(spec: TaskSpec) -> list[slice]:
 
 def _add_texts(columns: _Columns, spec: TaskSpec, processor: TextProcessor, chunk: list[Row], ends: dict[str, int]) -> None:
     for number, side in enumerate(_sides(spec)):
-        places = range(side.start, side.stop)
-        lists = processor.texts([tuple(processor.check_text(spec, row, place) for place in places) for row in chunk])
+        lists = processor.texts([processor.check_texts(spec, row, side) for row in chunk])
         _add_lists(columns, f"ids{number}", f"ends{number}", lists, ends)
 
 
