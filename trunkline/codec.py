@@ -2,8 +2,8 @@
 
 `float32` sends the values themselves. `bf16` sends the difference from a set that both sides hold, rounded to bfloat16; what it
 decodes to *is* the set (`base + (new - base)` is not `new` in float32, so digests are compared after decoding, never before).
-Either way a matrix that was trained by a low-rank product travels as its two factors, `NAME@A` (r, in) and `NAME@B` (out, r), with the
-scale inside B: its decoded value is `base + B A`, so it is products that are fused, never factors.
+Either way a matrix that was trained by a low-rank product travels as its two factors, `NAME@A` (r, in) and `NAME@B` (out, r), with
+the scale inside B: its decoded value is `base + B A`, so it is products that are fused, never factors.
 Integer and boolean tensors always travel as they are.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trunkline.errors import Reason, RefusedValue, SpecError
 from trunkline.sets import SetFile, SetWriter
@@ -46,7 +47,7 @@ def encode(path: Path, codec: str, base: SetFile, new: Read, factors: Mapping[st
             for rows in row_slices(tensor):
                 values = new(name, rows)
                 if spec[name].dtype != tensor.dtype:
-                    values = to_bf16(_float32(values, tensor.dtype) - _float32(base.read(name, rows), tensor.dtype))
+                    values = to_bf16(_difference(values, base.read(name, rows), tensor.dtype))
                 writer.write(name, rows, values)
 
 
@@ -85,17 +86,17 @@ class Decoder:
     def read(self, name: str, rows: slice) -> Array:
         """Rows of the decoded tensor, in its own dtype."""
         tensor = self.spec[name]
-        if name in self.ranks:
-            a, b = self._product(name)
-            moved = widen(self.base.read(name, rows), tensor.dtype) + b[rows] @ a
-            return narrow(moved, tensor.dtype)
-        values = self.wire.read(name, rows)
-        if self.wire.spec[name].dtype == tensor.dtype and self.codec == "float32":
-            return values
-        if tensor.dtype not in FLOATS:
-            return values
-        moved32 = _float32(self.base.read(name, rows), tensor.dtype) + from_bf16(values.astype(np.uint16, copy=False))
-        return moved32 if tensor.dtype == "F32" else narrow(moved32.astype(np.float64), tensor.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found by `check_finite`
+            if name in self.ranks:
+                a, b = self._product(name)
+                return narrow(widen(self.base.read(name, rows), tensor.dtype) + b[rows] @ a, tensor.dtype)
+            values = self.wire.read(name, rows)
+            if self.wire.spec[name].dtype == tensor.dtype:
+                return values
+            moved = from_bf16(values.astype(np.uint16, copy=False))
+            if tensor.dtype == "F32":
+                return np.asarray(self.base.read(name, rows) + moved)
+            return narrow(widen(self.base.read(name, rows), tensor.dtype) + moved, tensor.dtype)
 
     def _product(self, name: str) -> tuple[Array, Array]:
         if name not in self._factors:
@@ -125,8 +126,11 @@ class Decoder:
                     writer.write(name, rows, self.read(name, rows))
 
 
-def _float32(values: Array, dtype: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    return from_bf16(values.astype(np.uint16, copy=False)) if dtype == "BF16" else values.astype(np.float32, copy=False)
+def _difference(new: Array, base: Array, dtype: str) -> NDArray[np.float32]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtype == "F32":
+            return np.asarray(new - base, dtype=np.float32)
+        return np.asarray(widen(new, dtype) - widen(base, dtype), dtype=np.float32)
 
 
 def _ranks(wire: SetSpec, spec: SetSpec) -> dict[str, int]:
@@ -136,8 +140,11 @@ def _ranks(wire: SetSpec, spec: SetSpec) -> dict[str, int]:
         if factor is None:
             continue
         if len(tensor.shape) != 2 or len(factor.shape) != 2 or not 1 <= factor.shape[0] <= min(tensor.shape):
-            raise RefusedValue(Reason.SHAPE, f"{name!r} should have a product of rank 1 to {min(tensor.shape, default=0)}, "
-                                             f"found factors {factor.shape} for {tensor.shape}.")
+            raise RefusedValue(
+                Reason.SHAPE,
+                f"{name!r} should have a product of rank 1 to {min(tensor.shape, default=0)}, "
+                f"found factors {factor.shape} for {tensor.shape}.",
+            )
         ranks[name] = factor.shape[0]
     return ranks
 

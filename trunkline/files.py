@@ -9,25 +9,29 @@ from pathlib import Path
 
 from trunkline.errors import AlreadyRunning, StorageFailed
 
-_CHUNK = 1 << 20
+_FREE = "Free some space and try again; nothing was lost."
+_ALLOW = "Give this user the right to write there, or name another folder."
+_HINTS = {
+    errno.ENOSPC: _FREE,
+    errno.EDQUOT: _FREE,
+    errno.EFBIG: "Raise this user's limit for the size of a file; nothing was lost.",
+    errno.EROFS: "Mount it writable, or name another folder.",
+    errno.EACCES: _ALLOW,
+    errno.EPERM: _ALLOW,
+}
 
 
 @contextmanager
 def storage(path: Path) -> Iterator[None]:
-    """Turn what the disk says about `path` into one error with advice."""
+    """Turn what the disk says about `path` into one error with advice. That a file is not there stays `FileNotFoundError`."""
     try:
         yield
-    except OSError as error:
-        hints = {
-            errno.ENOSPC: "Free some space and try again; nothing was lost.",
-            errno.EDQUOT: "Free some space and try again; nothing was lost.",
-            errno.EROFS: "Mount it writable, or name another folder.",
-            errno.EACCES: "Give this user the right to write there, or name another folder.",
-            errno.EPERM: "Give this user the right to write there, or name another folder.",
-        }
-        if error.errno in hints:
-            raise StorageFailed(f"`{path}` should be writable, found: {error.strerror}.", hint=hints[error.errno]) from error
+    except FileNotFoundError:
         raise
+    except OSError as error:
+        raise StorageFailed(
+            f"`{path}` should be writable, found: {error.strerror}.", hint=_HINTS.get(error.errno or 0, "Name another folder.")
+        ) from error
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
@@ -38,10 +42,11 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     with storage(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, mode=mode) as handle:
-            os.write(handle, b"") if not data else _write_all(handle, data)
+            write_all(handle, data)
 
 
-def _write_all(handle: int, data: bytes) -> None:
+def write_all(handle: int, data: bytes) -> None:
+    """Write every byte, however few the system takes at a time."""
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
@@ -55,7 +60,7 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[int]:
     try:
         yield handle
         os.fsync(handle)
-        os.replace(beside, path)
+        beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from trunkline.errors import DamagedFile
-from trunkline.files import replacing, storage
+from trunkline.files import replacing, storage, write_all
 from trunkline.tensors import DTYPES, Array, SetSpec, TensorSpec, dtype_name, row_slices, spec_of
 
 HEADER_LIMIT = 16 << 20  # bytes
@@ -55,20 +55,32 @@ class SetWriter:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._replacing = replacing(self.path)
             self._handle = self._replacing.__enter__()
-            head = _header(self.spec)
-            os.write(self._handle, head)
+            try:
+                self._reserve()
+            except BaseException as error:
+                self._replacing.__exit__(type(error), error, error.__traceback__)
+                raise
+        return self
+
+    def _reserve(self) -> None:
+        head = _header(self.spec)
+        write_all(self._handle, head)
         offset = len(head)
         for name in sorted(self.spec):
             self._start[name] = offset
             offset += self.spec[name].nbytes
-        with storage(self.path):
-            os.truncate(self._handle, offset)
-        return self
+        os.truncate(self._handle, offset)
 
     def write(self, name: str, rows: slice, values: Array) -> None:
-        """Put rows of a tensor where they belong. `values` has the tensor's own dtype."""
+        """Put rows of a tensor where they belong.
+
+        :raises ValueError: `values` has not the tensor's own dtype, or does not fill those rows.
+        """
         spec = self.spec[name]
-        data = np.ascontiguousarray(values, dtype=DTYPES[spec.dtype])
+        count = (rows.stop - rows.start) * spec.row
+        if values.dtype != DTYPES[spec.dtype] or values.size != count:
+            raise ValueError(f"{name!r} should get {count} of {spec.dtype}, found {values.size} of {values.dtype}.")
+        data = np.ascontiguousarray(values)
         offset = self._start[name] + rows.start * spec.row * data.itemsize
         view = memoryview(data.reshape(-1).view(np.uint8)) if data.size else memoryview(b"")
         with storage(self.path):
@@ -161,19 +173,21 @@ def _read_header(data: mmap.mmap, size: int, name: str) -> tuple[dict[str, Tenso
     if length > min(HEADER_LIMIT, size - 8):
         raise DamagedFile(f"`{name}` should start with a safetensors header, found one of {length} bytes in {size}.")
     try:
-        entries = json.loads(data[8 : 8 + length], object_pairs_hook=_once)
-        entries.pop("__metadata__", None)
-        spec = {key: TensorSpec(tuple(entry["shape"]), entry["dtype"]) for key, entry in entries.items()}
-        offsets = {key: tuple(entry["data_offsets"]) for key, entry in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedFile(f"`{name}` should have a safetensors header, found {error!r}.") from None
+        entries = _entries(data[8 : 8 + length])
+    except (ValueError, RecursionError) as error:
+        raise DamagedFile(f"`{name}` should have a safetensors header, found {type(error).__name__}: {error}.") from None
+    spec: dict[str, TensorSpec] = {}
+    offsets: dict[str, tuple[int, int]] = {}
+    for key, entry in entries.items():
+        if not _is_entry(entry):
+            raise DamagedFile(f"`{name}` should give dtype, shape and data_offsets of {key!r} in whole numbers, found others.")
+        if entry["dtype"] not in DTYPES:
+            raise DamagedFile(f"`{name}` should hold dtypes {', '.join(DTYPES)}, found {entry['dtype']!r} for {key!r}.")
+        spec[key] = TensorSpec(tuple(entry["shape"]), entry["dtype"])
+        offsets[key] = (entry["data_offsets"][0], entry["data_offsets"][1])
     base, expected = 8 + length, 0
     for key in sorted(offsets, key=lambda item: (offsets[item], item)):
         tensor = spec[key]
-        if tensor.dtype not in DTYPES:
-            raise DamagedFile(f"`{name}` should hold dtypes {', '.join(DTYPES)}, found {tensor.dtype!r} for {key!r}.")
-        if not all(type(n) is int and 0 <= n < 2**48 for n in tensor.shape):
-            raise DamagedFile(f"`{name}` should have shapes of whole numbers, found {list(tensor.shape)} for {key!r}.")
         if offsets[key] != (expected, expected + tensor.nbytes):
             raise DamagedFile(f"`{name}` should hold {key!r} at {expected}-{expected + tensor.nbytes}, found {offsets[key]}.")
         expected += tensor.nbytes
@@ -182,11 +196,42 @@ def _read_header(data: mmap.mmap, size: int, name: str) -> tuple[dict[str, Tenso
     return spec, {key: base + offsets[key][0] for key in spec}
 
 
+def _entries(text: bytes) -> dict[str, Any]:
+    """The table in a header, without its metadata. As strict as the safetensors library: a set that one reads, the other reads."""
+    if not text.startswith(b"{"):
+        raise ValueError("text that does not start with a brace")
+    entries = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_refuse, parse_int=_natural)
+    metadata = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("metadata that is no table of texts")
+    for key in entries:
+        key.encode()  # half of a surrogate pair is no text
+    return entries
+
+
+def _is_entry(entry: object) -> bool:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        return False
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    numbers = [*shape, *offsets] if isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2 else [None]
+    return isinstance(entry["dtype"], str) and all(type(n) is int and n < 2**48 for n in numbers)
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) != len(pairs):
         raise ValueError("a name that stands twice")
     return table
+
+
+def _natural(digits: str) -> int:
+    if digits.startswith("-"):
+        raise ValueError(f"a negative number {digits[:20]}")
+    return int(digits)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"the number {constant}")
 
 
 def check_spec(found: SetSpec, wanted: SetSpec) -> str | None:

@@ -1,11 +1,15 @@
-"""Reading settings: a frozen pydantic model, a TOML file, environment variables, flags. Unknown keys are named, with the nearest known one."""
+"""Reading settings: a frozen pydantic model, a TOML file, environment variables, flags.
+
+What is wrong is named with its place; an unknown key with the nearest known one.
+"""
 
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -45,8 +49,12 @@ def build(model: type[Model], table: Mapping[str, Any], source: str) -> Model:
 
 def explain(model: type[BaseModel], error: ValidationError, source: str) -> str:
     """All that is wrong with a table, a sentence each."""
+    return _explained(model, error.errors(include_url=False), source)
+
+
+def _explained(model: type[BaseModel], problems: Iterable[Mapping[str, Any]], source: str) -> str:
     lines = []
-    for problem in error.errors(include_url=False):
+    for problem in problems:
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             known = _keys(model, problem["loc"][:-1])
@@ -55,8 +63,10 @@ def explain(model: type[BaseModel], error: ValidationError, source: str) -> str:
             lines.append(f"`{path}` in {source} is not a known key; {advice}")
         elif problem["type"] == "missing":
             lines.append(f"`{path}` in {source} should be set, found nothing.")
+        elif problem["type"] == "value_error":  # of our own validators: the sentence is complete
+            lines.append(f"{f'`{path}` in ' if path else ''}{source} is wrong: {problem['msg'].removeprefix('Value error, ')}.")
         else:
-            lines.append(f"`{path}` in {source} is wrong: {problem['msg']}, found {problem['input']!r}.")
+            lines.append(f"`{path}` in {source} is wrong: {problem['msg']}, found {repr(problem['input'])[:80]}.")
     return " ".join(lines)
 
 
@@ -64,26 +74,42 @@ def _keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     for part in path:
         if isinstance(part, int) or part not in model.model_fields:
             continue
-        inner = model.model_fields[part].annotation
-        for candidate in (inner, *get_args(inner)):
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-                model = candidate
+        model = next(_models(model.model_fields[part].annotation), model)
     return list(model.model_fields)
 
 
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models named in an annotation, such as `tuple[Task, ...] | None`."""
+    if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
+
+
+def _is_text(annotation: Any) -> bool:
+    """Whether a value of this annotation is taken as it is written: text or a path, also an optional one."""
+    if get_origin(annotation) in (Union, UnionType, Annotated):
+        return any(_is_text(part) for part in get_args(annotation))
+    return annotation in (str, Path)
+
+
 def from_environment(model: type[BaseModel], prefix: str, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Top-level keys set as `PREFIX_KEY`; values are read as TOML where they parse, as text otherwise."""
+    """Top-level keys set as `PREFIX_KEY`. A text or a path is taken as it is; other values are read as TOML where they parse."""
     environ = os.environ if environ is None else environ
     table: dict[str, Any] = {}
-    for key in model.model_fields:
+    for key, field in model.model_fields.items():
         value = environ.get(f"{prefix}_{key.upper()}")
-        if value is None:
-            continue
-        try:
-            table[key] = tomllib.loads(f"x = {value}")["x"]
-        except tomllib.TOMLDecodeError:
-            table[key] = value
+        if value is not None:
+            table[key] = value if _is_text(field.annotation) else _from_toml(value)
     return table
+
+
+def _from_toml(value: str) -> Any:
+    try:
+        table = tomllib.loads(f"x = {value}")
+    except tomllib.TOMLDecodeError:
+        return value
+    return table["x"] if len(table) == 1 else value
 
 
 def load(
@@ -97,9 +123,23 @@ def load(
 
     :raises SettingsError: something is wrong, named with its source.
     """
-    table = read_toml(path) if path is not None and path.exists() else {}
-    if path is not None:
-        build(model, table, f"`{path}`")
-    table |= from_environment(model, prefix, environ)
-    table |= {key: value for key, value in (flags or {}).items() if value is not None}
+    layers = {
+        f"`{path}`": read_toml(path) if path is not None and path.exists() else {},
+        f"the environment ({prefix}_…)": from_environment(model, prefix, environ),
+        "the flags": {key: value for key, value in (flags or {}).items() if value is not None},
+    }
+    table: dict[str, Any] = {}
+    for source, layer in layers.items():
+        _check_layer(model, layer, source)
+        table |= layer
     return build(model, table, "the settings")
+
+
+def _check_layer(model: type[BaseModel], layer: Mapping[str, Any], source: str) -> None:
+    """Name what is wrong where it is written; what is missing here, or fits badly together, may be put right by the next layer."""
+    try:
+        model.model_validate(dict(layer))
+    except ValidationError as error:
+        own = [problem for problem in error.errors(include_url=False) if problem["loc"] and problem["loc"][0] in layer]
+        if own:
+            raise SettingsError(_explained(model, own, source)) from None

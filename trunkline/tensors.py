@@ -95,18 +95,14 @@ def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     >>> to_bf16(np.array([1.0, -2.5], dtype=np.float32)).tolist()
     [16256, 49184]
     """
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    bits = np.asarray(values, dtype=np.float32).view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
-    half = rounded.astype(np.uint16)
-    nan = np.isnan(values)
-    if nan.any():
-        half = np.where(nan, np.uint16(0x7FC0), half)
-    return half
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded.astype(np.uint16))
 
 
 def from_bf16(half: NDArray[np.uint16]) -> NDArray[np.float32]:
     """Widen bfloat16 to float32, exactly."""
-    return (half.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return np.asarray(half.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def widen(values: Array, dtype: str) -> NDArray[np.float64]:
@@ -117,7 +113,8 @@ def widen(values: Array, dtype: str) -> NDArray[np.float64]:
 
 
 def narrow(values: NDArray[np.float64], dtype: str) -> Array:
-    """Round float64 to a tensor's own dtype."""
-    if dtype == "BF16":
-        return to_bf16(values.astype(np.float32))
-    return values.astype(DTYPES[dtype])
+    """Round float64 to a tensor's own dtype; what is too large becomes infinite, for the check of finite values to find."""
+    with np.errstate(over="ignore"):
+        if dtype == "BF16":
+            return to_bf16(np.asarray(values, dtype=np.float32))
+        return np.asarray(values, dtype=DTYPES[dtype])
