@@ -1,38 +1,31 @@
-"""HTTPS to a master: JSON calls, tried again inside a deadline. httpx is known to this module only; blobs are in `transfers`.
+"""HTTPS to a master: JSON calls, tried again inside a deadline; blobs are in `transfers`. Built on the standard library alone.
 
 A call is tried again after a jittered, doubling pause when nothing answered or when the answer says `retryable`, until
 `patience.progress` seconds went by without a gain. So what is called through here is safe to happen twice, or says `retry=False`.
 """
 
 import hashlib
+import http.client
 import json
 import random
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeVar
-from urllib.parse import urlsplit
-
-import httpx
+from urllib.parse import urlencode
 
 from trunkline.api import ERROR_HEADER, error_from
 from trunkline.clock import Clock
-from trunkline.errors import (
-    DamagedFile,
-    FailedError,
-    NotAuthorized,
-    Reason,
-    RefusedValue,
-    TrunklineError,
-    Unreachable,
-    UsageError,
-)
+from trunkline.connections import Connections, ask
+from trunkline.errors import FailedError, NotAuthorized, Reason, RefusedValue, TrunklineError
 
 Result = TypeVar("Result")
 
 BODY_LIMIT = 64 << 20
 """The largest JSON answer that is taken into memory, in bytes."""
+
+_READ = 1 << 16  # bytes; a read never waits for all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +62,9 @@ class Https:
         self, url: str, ca: str | None, token: str | None, clock: Clock, rng: random.Random, patience: Patience | None = None
     ) -> None:
         self.url, self.clock, self.rng, self.patience = url.rstrip("/"), clock, rng, patience or Patience()
-        self.host, self.port = split_url(url)
-        self._client = httpx.Client(
-            base_url=self.url,
-            verify=_context(ca),
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=httpx.Timeout(self.patience.answer, connect=self.patience.connect),
-            limits=httpx.Limits(max_connections=16, max_keepalive_connections=4, keepalive_expiry=20.0),
-            trust_env=self.host not in ("localhost", "127.0.0.1", "::1"),  # a site's proxy is used, but never for the loopback
-            follow_redirects=False,
-        )
+        self._connections = Connections(self.url, ca, self.patience.connect)
+        self.host, self.port = self._connections.host, self._connections.port
+        self._always = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +74,7 @@ class Https:
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self._connections.close()
 
     def call(
         self,
@@ -110,10 +96,12 @@ class Https:
         """
         what = f"{method} {path}"
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        params = {key: value for key, value in (query or {}).items() if value is not None}
+        asked = urlencode({key: value for key, value in (query or {}).items() if value is not None})
+        target = f"{path}?{asked}" if asked else path
+        data = body.encode() if isinstance(body, str) else body
 
         def once() -> Any:
-            with self.talk(method, path, headers, content=body, params=params, answer_seconds=answer_seconds) as answer:
+            with self.talk(method, target, headers, content=data, answer_seconds=answer_seconds) as answer:
                 return _json(what, answer)
 
         return self.tried(once, what) if retry else once()
@@ -122,26 +110,36 @@ class Https:
     def talk(
         self,
         method: str,
-        path: str,
+        target: str,
         headers: Mapping[str, str] | None = None,
         *,
-        content: bytes | str | Iterator[bytes] | None = None,
-        params: Mapping[str, Any] | None = None,
+        content: bytes | Iterable[bytes] | None = None,
         answer_seconds: float | None = None,
     ) -> Iterator[Answer]:
         """One request, tried once; the answer is read inside the block.
 
         :raises TrunklineError: what the master said, as the same class; or what the network said, in our words.
         """
-        wait = httpx.Timeout(answer_seconds or self.patience.answer, connect=self.patience.connect)
-        sent = {"Accept-Encoding": "identity", **(headers or {})}
-        with self._translated(), self._client.stream(
-            method, path, headers=sent, content=content, params=params, timeout=wait
-        ) as response:
-            if response.status_code >= 400:
-                told = _limited(response.iter_raw()) or response.headers.get(ERROR_HEADER, "")
-                raise error_from(response.status_code, told)
-            yield Answer(response.status_code, response.headers, response.iter_raw())
+        connection = self._connections.take(answer_seconds or self.patience.answer)
+        reusable = False
+        try:
+            with self._connections.translated():
+                response = ask(connection, method, target, self._always | dict(headers or {}), content)
+            chunks = self._chunks(response)
+            if response.status >= 400:
+                raise error_from(response.status, _limited(chunks) or response.headers.get(ERROR_HEADER, ""))
+            yield Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, chunks)
+            reusable = response.isclosed() and not response.will_close
+        finally:
+            if reusable:
+                self._connections.keep(connection)
+            else:
+                connection.close()
+
+    def _chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        with self._connections.translated():
+            while chunk := response.read1(_READ):
+                yield chunk
 
     def tried(self, once: Callable[[], Result], what: str, progress: Callable[[], int] = lambda: 0) -> Result:
         """Try until it works, or until nothing was gained for `patience.progress` seconds.
@@ -164,26 +162,6 @@ class Https:
             left = self.patience.progress - (self.clock.monotonic() - since)
             self.clock.sleep(min(left, pause * self.rng.uniform(0.5, 1.5)))
             pause = min(2 * pause, self.patience.longest_pause)
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """What httpx and ssl say, as errors of ours that name host, port, cause and what to do."""
-        where = f"the master at {self.host}, port {self.port},"
-        try:
-            yield
-        except httpx.HTTPError as error:
-            if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                raise NotAuthorized(
-                    f"{where} should show a certificate of the authority that this side knows, found: {_cause(error)}.",
-                    hint="Check the address and the clock; if the master was made anew, enrol again.",
-                ) from error
-            wanted = "answer in time" if isinstance(error, httpx.TimeoutException) else "answer"
-            raise Unreachable(f"{where} should {wanted}, found: {_cause(error)}.", hint=_HINT) from error
-        except ssl.SSLError as error:
-            raise Unreachable(f"{where} should speak TLS, found: {_cause(error)}.", hint=_HINT) from error
-
-
-_HINT = "Is it running, and is the port open from here? `trunkline doctor` on its machine and `trunkline-child doctor` here look."
 
 
 def fetch_authority(url: str, fingerprint: str, clock: Clock, rng: random.Random, patience: Patience | None = None) -> str:
@@ -208,34 +186,6 @@ def fetch_authority(url: str, fingerprint: str, clock: Clock, rng: random.Random
     return pem
 
 
-def split_url(url: str) -> tuple[str, int]:
-    """Host and port of a master's address.
-
-    :raises UsageError: not an https URL.
-    """
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or 443
-    except ValueError:
-        host, port = None, 0
-    if not host or not url.startswith("https://"):
-        raise UsageError(f"the master's address should be like https://master.example:8440, found {url!r}.")
-    return host, port
-
-
-def _context(ca: str | None) -> ssl.SSLContext:
-    if ca is None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return context
-    try:
-        context = ssl.create_default_context(cadata=ca)
-    except (ssl.SSLError, ValueError):
-        raise DamagedFile("the authority's certificate should be PEM, found something else.", hint="Enrol again.") from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
-
-
 def _json(what: str, answer: Answer) -> Any:
     data = _limited(answer.chunks)
     try:
@@ -251,13 +201,3 @@ def _limited(chunks: Iterator[bytes]) -> bytes:
         if len(data) > BODY_LIMIT:
             raise RefusedValue(Reason.SIZE, f"an answer should have at most {BODY_LIMIT} bytes, found more.")
     return bytes(data)
-
-
-def _cause(error: BaseException) -> str:
-    """The words at the bottom of a chain of errors."""
-    text = str(error)
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error, text = inner, str(inner) or text
-    if isinstance(error, OSError) and error.strerror:
-        text = error.strerror
-    return (text or type(error).__name__).strip().rstrip(".")

@@ -15,7 +15,7 @@ import re
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, cast
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
@@ -183,18 +183,26 @@ async def _receive(request: Request, upload: Incoming, offset: int, idle: float)
 
     :returns: bytes that are there.
     """
-    held = bytearray()
+    held, length = memoryview(bytearray(CHUNK)), 0  # one buffer an upload: fresh ones cost more than the copying
     stream = request.stream()
+
+    async def flush() -> int:
+        chunks = [held[:length]] if length else []
+        return await run_in_threadpool(upload.write, offset, cast(list[bytes], chunks))
+
     try:
         while (chunk := await _next(stream, idle, upload.digest)) is not None:
-            held += chunk
-            if len(held) >= CHUNK:
-                offset = await run_in_threadpool(upload.write, offset, [bytes(held)])
-                held.clear()
+            rest = memoryview(chunk)
+            while rest:
+                room = min(len(rest), CHUNK - length)
+                held[length : length + room] = rest[:room]
+                length, rest = length + room, rest[room:]
+                if length == CHUNK:
+                    offset, length = await flush(), 0
     except (ClientDisconnect, DeadlineExceeded):
-        await run_in_threadpool(upload.write, offset, [bytes(held)] if held else [])
+        await flush()
         raise
-    return await run_in_threadpool(upload.write, offset, [bytes(held)] if held else [])
+    return await flush()
 
 
 async def _next(stream: AsyncIterator[bytes], idle: float, digest: str) -> bytes | None:

@@ -48,9 +48,7 @@ def routes(parts: Parts, files: Files) -> APIRouter:
         node = nodes.registered(ledger, child, parts.register)
         assert node.flower_id is not None
         refs = tuple(ref(one) for one in ledger.encoders() if not told.types or one.type in told.types)
-        answer = Welcome(
-            name=node.name, node_id=node.flower_id, flower=parts.flower, wire=wire, encoders=refs, version=__version__
-        )
+        answer = Welcome(name=node.name, node_id=node.flower_id, flower=parts.flower, wire=wire, encoders=refs, version=__version__)
         return answer.model_dump(mode="json")
 
     @router.post("/requests", status_code=201)
