@@ -53,7 +53,7 @@ $(STAMP): pyproject.toml constraints.txt
 check: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	$(BIN)/basedpyright --threads 2
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_public.py tests/test_release.py
 
 format: $(STAMP)

@@ -1,4 +1,7 @@
-"""Strict tests: warnings are errors (pyproject.toml), seeds are fixed, nothing of this user's environment gets in, no network is used."""
+"""Strict tests: seeds are fixed, nothing of this user's environment gets in, no network is used; and warnings are errors.
+
+Which warnings of other people's code are not is listed in pyproject.toml, each with its reason.
+"""
 
 import os
 import random

@@ -12,9 +12,11 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Seconds since the epoch; for records people read."""
+        ...
 
     def monotonic(self) -> float:
         """Seconds that never go back; for deadlines."""
+        ...
 
     def sleep(self, seconds: float) -> None:
         """Wait."""

@@ -37,7 +37,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 def since(version: int) -> dict[str, Any]:
-    """Mark a field as added in a wire version: `x: int = Field(0, json_schema_extra=since(2))`."""
+    """Mark a field as added in a wire version: `x: int = Field(default=0, json_schema_extra=since(2))`."""
     return {"since": version}
 
 

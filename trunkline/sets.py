@@ -82,7 +82,7 @@ class SetWriter:
             raise ValueError(f"{name!r} should get {count} of {spec.dtype}, found {values.size} of {values.dtype}.")
         data = np.ascontiguousarray(values)
         offset = self._start[name] + rows.start * spec.row * data.itemsize
-        view = memoryview(data.reshape(-1).view(np.uint8)) if data.size else memoryview(b"")
+        view = data.reshape(-1).view(np.uint8).data if data.size else memoryview(b"")
         with storage(self.path):
             while view:
                 done = os.pwrite(self._handle, view, offset)

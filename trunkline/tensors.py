@@ -6,11 +6,12 @@ A bfloat16 tensor is held as uint16 (the upper half of the float32 bits); its dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 DTYPES: Mapping[str, np.dtype[np.generic]] = {
     "F64": np.dtype("<f8"),

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from trunkline.clock import Deadline, ManualClock, SystemClock
 from trunkline.errors import DeadlineExceeded
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+
 from trunkline import errors
 from trunkline.errors import Reason, RefusedValue, TrainingFailed, TrunklineError
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from trunkline.errors import AlreadyRunning, StorageFailed
 from trunkline.files import Lock, replacing, sha256_file, storage, write_all, write_atomically
 
@@ -71,7 +72,7 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_a_folder_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(StorageFailed, match="should be writable, found: (Not a directory|File exists)"):
+    with pytest.raises(StorageFailed, match=r"should be writable, found: (Not a directory|File exists)"):
         write_atomically(tmp_path / "file" / "x", b"")
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from trunkline.errors import UsageError
 from trunkline.installation import HOME, PACKAGES, check_installation
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
+
 from trunkline import messages
 from trunkline.errors import Reason, RefusedValue, TrunklineError, WireVersionMismatch
 from trunkline.messages import (
@@ -123,7 +124,7 @@ class Part(Value):
     """What a later version adds a field to, deep inside."""
 
     a: int
-    b: int = Field(7, json_schema_extra=since(2))
+    b: int = Field(default=7, json_schema_extra=since(2))
 
 
 class Later(Message):
@@ -132,8 +133,8 @@ class Later(Message):
     kind: ClassVar[str] = "later"
     child: str
     parts: tuple[Part, ...] = ()
-    note: str = Field("none", json_schema_extra=since(2))
-    more: str = Field("none", json_schema_extra=since(3))
+    note: str = Field(default="none", json_schema_extra=since(2))
+    more: str = Field(default="none", json_schema_extra=since(3))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Parameter sets: one canonical form, the same law as the safetensors library, and a header that is believed only when it is true."""
+"""Parameter sets: one canonical form, the law of the safetensors library, and a header that is believed only when it is true."""
 
 import json
 import os
@@ -16,6 +16,7 @@ import safetensors.torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from trunkline.errors import DamagedFile, StorageFailed
 from trunkline.sets import SetFile, SetWriter, check_spec, encode_set, encoded_size, write_set
 from trunkline.tensors import DTYPES, TensorSpec, row_slices, spec_of

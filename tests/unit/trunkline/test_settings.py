@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
 from trunkline.errors import SettingsError
 from trunkline.settings import build, from_environment, load, read_toml
 

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from trunkline.tensors import DTYPES, TensorSpec, dtype_name, from_bf16, narrow, row_slices, spec_of, to_bf16, widen
 
 FLOAT32 = hnp.arrays(np.float32, hnp.array_shapes(min_dims=0, max_dims=3, max_side=5), elements=st.floats(width=32))
