@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from subprocess import PIPE, Popen
-from typing import IO, Any
+from typing import Any
 
 LOG_BYTES, LOG_FILES = 8 << 20, 3
 
@@ -61,19 +61,26 @@ def spawn(module: str, order: Mapping[str, Any], home: Path, log: Path) -> Popen
 
 def take_order() -> dict[str, Any]:
     """Inside the process: read the order, send output and logs to the log file, and end when the master ends."""
-    order = json.loads(sys.stdin.buffer.readline() or b"{}")
+    order = json.loads(_read_line(sys.stdin.fileno()) or b"{}")
     if not order:
         raise SystemExit("this program is started by `trunkline serve`")
     stream = LogStream(Path(order["log"]))
     sys.stdout = sys.stderr = stream
     logging.basicConfig(level=logging.INFO, stream=stream, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    threading.Thread(target=_follow, args=(sys.stdin.buffer,), daemon=True, name="follow-master").start()
+    threading.Thread(target=_follow, args=(sys.stdin.fileno(),), daemon=True, name="follow-master").start()
     return order
 
 
-def _follow(stdin: IO[bytes]) -> None:
-    while stdin.read(1024):
+def _read_line(handle: int) -> bytes:
+    line = bytearray()  # not through `sys.stdin`: its lock, held by the thread that follows, would be in the way of a normal end
+    while not line.endswith(b"\n") and (more := os.read(handle, 1 << 16)):
+        line += more
+    return bytes(line)
+
+
+def _follow(handle: int) -> None:
+    while os.read(handle, 1024):
         pass
     os._exit(75)  # no clean-up: the master may be gone by kill -9, and nothing here needs any
 
@@ -103,4 +110,4 @@ class LogStream:
         return False
 
     def fileno(self) -> int:
-        return self._handler.stream.fileno()
+        return sys.__stderr__.fileno() if sys.__stderr__ else 2

@@ -23,7 +23,7 @@ from trunkline.errors import AlreadyRunning, FailedError, NotAuthorized, Setting
 from trunkline.files import storage
 
 if TYPE_CHECKING:
-    from master.control import Control, Node, RunStatus
+    from master.flower.control import Control, Node, RunStatus
 
 logger = logging.getLogger(__name__)
 
@@ -98,8 +98,10 @@ class SuperLink:
         secret = secrets.token_hex(32)
         (key := self.folder / "secret").touch(mode=0o600)
         key.write_text(secret)
-        self._process = spawn("master.superlinkd", {"secret": secret, "arguments": self._arguments(key)}, self.folder, self.log)
-        from master.control import Control  # slow to import: while the process starts, it costs nothing
+        self._process = spawn(
+            "master.flower.superlinkd", {"secret": secret, "arguments": self._arguments(key)}, self.folder, self.log
+        )
+        from master.flower.control import Control  # slow to import: while the process starts, it costs nothing
 
         ca = self.tls.ca.read_bytes() if self.tls else None
         self._control = Control(self.address, ca, secret, self.clock, self.rng)
@@ -206,7 +208,7 @@ class SuperLink:
         """
         started = self.control.start_run(config)
         order = {"address": self.address, "ca": str(self.tls.ca) if self.tls else None, "token": started.token}
-        self._runs[started.run_id] = spawn("master.serverapp", order, self.folder, self.folder / "serverapp.log")
+        self._runs[started.run_id] = spawn("master.flower.serverapp", order, self.folder, self.folder / "serverapp.log")
         return started.run_id
 
     def run_alive(self, run_id: int) -> bool:

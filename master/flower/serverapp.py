@@ -25,13 +25,13 @@ def main() -> int:
     """
     order = take_order()
     signal.signal(signal.SIGTERM, _leave)
-    from master.runtime import RuntimeGrid
+    from master.flower.grid import RuntimeGrid
 
     grid = RuntimeGrid.connect(order["address"], _read(order["ca"]), order["token"], SystemClock(), random.Random())  # noqa: S311
     with grid:
         try:
             context = grid.take_task()
-            from master.flower import app
+            from master.flower.app import app
 
             app(grid=grid, context=context)
         except SystemExit:

@@ -7,28 +7,21 @@ it finds a reply before its parts.
 import logging
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
 import httpx
-
-from trunkline.clock import Clock, Deadline
-from trunkline.errors import Fenced, TrunklineError, Unreachable
-from trunkline.pins import require
-from trunkline.retry import persist
-
-require("flwr", "1.42")
-
-from flwr.app import Context, Error, Message, Metadata, RecordDict  # noqa: E402
-from flwr.app.message import make_message, remove_content_from_message  # noqa: E402
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode  # noqa: E402
-from flwr.common.serde import context_from_proto, message_to_proto, run_from_proto  # noqa: E402
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest  # noqa: E402
-from flwr.proto.message_pb2 import Message as ProtoMessage  # noqa: E402
-from flwr.proto.node_pb2 import Node  # noqa: E402
-from flwr.proto.runtime_pb2 import (  # noqa: E402
+from flwr.app import ConfigRecord, Context, Error, Message, Metadata, RecordDict
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.serde import context_from_proto, message_from_proto, message_to_proto, run_from_proto
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import (
     GetNodesRequest,
     PullAppMessagesRequest,
     PullTaskInputRequest,
@@ -36,17 +29,25 @@ from flwr.proto.runtime_pb2 import (  # noqa: E402
     PushTaskOutputRequest,
     SendTaskHeartbeatRequest,
 )
-from flwr.serverapp import Grid  # noqa: E402
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree  # noqa: E402
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents  # noqa: E402
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor  # noqa: E402
-from flwr.supercore.run import Run  # noqa: E402
-from flwr.supercore.runtime import RuntimeHttpClient  # noqa: E402
-from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.run import Run
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from google.protobuf.message import DecodeError
+
+from trunkline.clock import Clock, Deadline
+from trunkline.errors import Fenced, TrunklineError, Unreachable
+from trunkline.retry import persist
 
 logger = logging.getLogger(__name__)
 
+RECORD, TEXT, ATTACHMENT = "trunkline", "json", "attachment"
+"""Where a message of ours lies in a Flower message: the record's name and its two keys."""
+
 HEARTBEAT = 10.0  # seconds; Flower gives a task up after 60
+SETTLED = 5.0  # seconds after which every part of a reply has come in
 WHOLE = 60.0  # seconds in which the parts of a reply must have come
 
 Result = TypeVar("Result")
@@ -63,6 +64,7 @@ class RuntimeGrid(Grid):
         self._node = Node(node_id=SUPERLINK_NODE_ID)
         self._run: Run | None = None
         self._half: dict[str, tuple[ProtoMessage, ObjectTree, Deadline]] = {}  # replies that are not whole yet, by their id
+        self._taken: deque[tuple[float, str]] = deque()  # when a reply was taken, and its id
         self._stop, self._fenced = threading.Event(), threading.Event()
         self._pulse = threading.Thread(target=self._beat, daemon=True, name="task-heartbeat")
 
@@ -138,6 +140,7 @@ class RuntimeGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send messages. The id is empty for one that the SuperLink did not take."""
+        self._let_go()
         headers, trees, objects = [], [], {}
         for message in messages:
             message.metadata.__dict__["_message_id"] = message.object_id
@@ -172,29 +175,46 @@ class RuntimeGrid(Grid):
         return [message for reply_id in list(self._half) if (message := self._complete(reply_id, asked))]
 
     def _complete(self, reply_id: str, asked: Sequence[str]) -> Message | None:
+        """A reply with its record, once that is there; the other parts of a reply of ours repeat what its header says."""
         header, tree, deadline = self._half[reply_id]
         if header.metadata.reply_to_message_id not in asked:
             return None
-        contents: dict[str, bytes] = {}
-        for part in iterate_object_tree(tree):
-            answer = self._call(
-                self._client.PullObject, PullObjectRequest(node=self._node, run_id=self.run.run_id, object_id=part.object_id)
-            )
-            if not answer.object_found or (not answer.object_available and deadline.over()):
-                del self._half[reply_id]
-                return _lost(header)
-            if not answer.object_available:
+        message = message_from_proto(header)
+        if not message.has_error():
+            record = self._record(tree)
+            if record is None and not deadline.over():
                 return None
-            contents[part.object_id] = answer.object_content
+            message = _lost(header) if record is None else message
+            if record is not None:
+                message.content = record
         del self._half[reply_id]
-        self._call(
-            self._client.ConfirmMessageReceived,
-            ConfirmMessageReceivedRequest(node=self._node, run_id=self.run.run_id, message_object_id=reply_id),
-        )
-        message = inflate_object_from_contents(reply_id, contents)
-        assert isinstance(message, Message)
-        message.metadata.__dict__["_message_id"] = reply_id
+        self._taken.append((self.clock.monotonic(), reply_id))
         return message
+
+    def _let_go(self) -> None:
+        """Let the SuperLink forget replies that were taken. Not at once: parts of them that nobody needs may still come in."""
+        now = self.clock.monotonic()
+        while self._taken and now - self._taken[0][0] > SETTLED:
+            request = ConfirmMessageReceivedRequest(
+                node=self._node, run_id=self.run.run_id, message_object_id=self._taken.popleft()[1]
+            )
+            self._call(self._client.ConfirmMessageReceived, request)
+
+    def _record(self, tree: ObjectTree) -> RecordDict | None:
+        """The content of a reply of ours, empty where it has another form; None while it is not there."""
+        for _ in range(2):  # from the message to its content, from there to the record
+            if len(tree.children) != 1:
+                return RecordDict()
+            tree = tree.children[0]
+        request = PullObjectRequest(node=self._node, run_id=self.run.run_id, object_id=tree.object_id)
+        answer = self._call(self._client.PullObject, request)
+        if not answer.object_available:
+            return None
+        try:
+            return RecordDict({RECORD: ConfigRecord.inflate(answer.object_content)})
+        except (ValueError, KeyError, TypeError, DecodeError) as error:
+            logger.warning("a reply that cannot be read: %r", error)
+            return RecordDict()
 
     # -- calls -------------------------------------------------------------------------------------------------------
 

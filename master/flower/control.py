@@ -9,18 +9,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx
-
-from master.superlinkd import SECRET_HEADER
-from trunkline.clock import Clock, Deadline
-from trunkline.errors import Conflict, FailedError, NotAuthorized, NotFound, TrunklineError, Unreachable, UsageError
-from trunkline.pins import require
-from trunkline.retry import persist
-
-require("flwr", "1.42")
-
-from flwr.cli.build import build_fab_from_files  # noqa: E402
-from flwr.common.serde import fab_to_proto, user_config_to_proto  # noqa: E402
-from flwr.proto.control_pb2 import (  # noqa: E402
+from flwr.cli.build import build_fab_from_files
+from flwr.common.serde import fab_to_proto, user_config_to_proto
+from flwr.proto.control_pb2 import (
     ListNodesRequest,
     ListRunsRequest,
     RegisterNodeRequest,
@@ -28,13 +19,18 @@ from flwr.proto.control_pb2 import (  # noqa: E402
     StopRunRequest,
     UnregisterNodeRequest,
 )
-from flwr.proto.runtime_pb2 import AcquireTaskRequest  # noqa: E402
-from flwr.supercore.constant import TaskType  # noqa: E402
-from flwr.supercore.control.control_http_client import ControlHttpClient  # noqa: E402
-from flwr.supercore.error import ApiErrorCode, FlowerError  # noqa: E402
-from flwr.supercore.fab import Fab  # noqa: E402
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor  # noqa: E402
-from flwr.supercore.runtime import RuntimeHttpClient  # noqa: E402
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control.control_http_client import ControlHttpClient
+from flwr.supercore.error import ApiErrorCode, FlowerError
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+
+from master.flower.superlinkd import SECRET_HEADER
+from trunkline.clock import Clock, Deadline
+from trunkline.errors import Conflict, FailedError, NotAuthorized, NotFound, TrunklineError, Unreachable, UsageError
+from trunkline.retry import persist
 
 logger = logging.getLogger(__name__)
 

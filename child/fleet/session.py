@@ -1,7 +1,7 @@
 """A warm session on Flower's Fleet API: one process that stays, takes messages and answers them.
 
-This is the only module that touches Flower's Fleet client, which is internal to it; hence the pin. It is built on `FleetHttpClient`
-and not on Flower's own `http_request_response`, which ends the process and swallows errors. No app that a master sends is run here.
+It is built on `FleetHttpClient` and not on Flower's own `http_request_response`, which ends the process and swallows errors. No app
+that a master sends is run here.
 
     receive()   the next message, or None
     reply()     answer it
@@ -13,80 +13,40 @@ this session), `LinkLost` (nobody there within the limit). After `NotKnown` or `
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import httpx
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from google.protobuf.message import DecodeError
-
-from trunkline.clock import Clock, Deadline
-from trunkline.errors import ConnectionFailed, FailedError, NotAuthorized, SettingsError, StateError, TrunklineError, Unreachable
-from trunkline.pins import require
-from trunkline.retry import persist
-
-require("flwr", "1.42")
-
-from flwr.app import ConfigRecord, Message, RecordDict  # noqa: E402
-from flwr.app.message import remove_content_from_message  # noqa: E402
-from flwr.common.serde import message_from_proto, message_to_proto  # noqa: E402
-from flwr.proto.fleet_pb2 import (  # noqa: E402
+from flwr.app import Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
     PullMessagesRequest,
     PushMessagesRequest,
     RegisterNodeFleetRequest,
 )
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest  # noqa: E402
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest  # noqa: E402
-from flwr.proto.node_pb2 import Node  # noqa: E402
-from flwr.supercore.error import ApiErrorCode, FlowerError  # noqa: E402
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree  # noqa: E402
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents  # noqa: E402
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor  # noqa: E402
-from flwr.supernode.fleet_http_client import FleetHttpClient  # noqa: E402
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor  # noqa: E402
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supernode.fleet_http_client import FleetHttpClient
+
+from child.fleet.content import open_record, pack, record_id, record_last
+from child.fleet.errors import LinkLost, NotKnown, NotYet, Refused, RunGone, translated
+from child.fleet.signer import Signer, load_key, public_pem
+from trunkline.clock import Clock, Deadline
+from trunkline.errors import SettingsError, TrunklineError
+from trunkline.retry import persist
 
 logger = logging.getLogger(__name__)
 
-RECORD, TEXT, ATTACHMENT = "trunkline", "json", "attachment"
-"""Where a message of ours lies in a Flower message: the record's name and its two keys."""
-
-_AWAY = {408, 425, 429, 500, 502, 503, 504}
-"""HTTP answers of a SuperLink that may be better in a moment."""
-
 Result = TypeVar("Result")
-
-
-class RunGone(StateError):
-    """Nobody waits for this answer any more: its run was stopped, its time is over, or it was answered already."""
-
-    code = "run_gone"
-
-
-class NotKnown(NotAuthorized):
-    """The SuperLink does not know this key, or forgot this session."""
-
-    code = "not_known"
-
-
-class LinkLost(Unreachable):
-    """The SuperLink could not be reached."""
-
-    code = "link_lost"
-
-
-class NotYet(Unreachable):
-    """Something is on its way but not there yet."""
-
-
-class Refused(StateError):
-    """The SuperLink would not take or let go this node as things stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,41 +62,6 @@ class Incoming:
     ttl: float  # seconds from then on in which an answer counts
     received: float  # seconds, by this side's monotonic clock
     header: Any  # Flower's own message without its content
-
-
-def pack(text: str, attachment: bytes | None) -> RecordDict:
-    """A message of ours as the content of a Flower message."""
-    fields: dict[str, str | bytes] = {TEXT: text}
-    if attachment is not None:
-        fields[ATTACHMENT] = attachment
-    return RecordDict({RECORD: ConfigRecord(fields)})  # type: ignore[arg-type]
-
-
-def unpack(content: RecordDict) -> tuple[str, bytes | None]:
-    """Our message in the content of a Flower message; an empty text where there is none, which then reads as malformed."""
-    record = content.get(RECORD)
-    if not isinstance(record, ConfigRecord):
-        return "", None
-    text, attachment = record.get(TEXT), record.get(ATTACHMENT)
-    return text if isinstance(text, str) else "", attachment if isinstance(attachment, bytes) else None
-
-
-def load_key(key: ec.EllipticCurvePrivateKey | Path) -> ec.EllipticCurvePrivateKey:
-    """The node's private key.
-
-    :param key: the key, or a PEM file without a password.
-    :raises SettingsError: not an EC P-384 key.
-    """
-    if isinstance(key, Path):
-        try:
-            loaded = serialization.load_pem_private_key(key.read_bytes(), None)
-        except (OSError, ValueError, TypeError) as error:
-            raise SettingsError(f"`{key}` should be the node's private key as PEM, found: {error}.") from None
-    else:
-        loaded = key
-    if not isinstance(loaded, ec.EllipticCurvePrivateKey) or not isinstance(loaded.curve, ec.SECP384R1):
-        raise SettingsError("the node's private key should be EC P-384, found another kind.")
-    return loaded
 
 
 class FleetSession:
@@ -170,18 +95,13 @@ class FleetSession:
         self.address, self.clock, self.rng, self.limit, self.heartbeat = address, clock, rng, limit, heartbeat
         self._previous, self._plain = node_id, ca is None
         private = load_key(key)
-        self._public = private.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-        with _translated(address):
+        self._public = public_pem(private)
+        with translated(address):
             self._client = FleetHttpClient.from_server_address(
                 address,
                 ca is None,
                 ca,
-                interceptors=[
-                    RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-                    NodeAuthHttpInterceptor(private, private.public_key()),
-                ],
+                interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperNode"), Signer(private, clock)],
             )
         self._stop, self._forgotten = threading.Event(), threading.Event()
         self._pulse = threading.Thread(target=self._beat, daemon=True, name="fleet-heartbeat")
@@ -295,13 +215,12 @@ class FleetSession:
         received = self.clock.monotonic()
         header = message_from_proto(answer.messages_list[0])
         meta = header.metadata
-        parts = iterate_object_tree(answer.message_object_trees[0])
-        contents = {part.object_id: self._pull(meta.run_id, part.object_id) for part in parts}
+        record = record_id(answer.message_object_trees[0])
+        text, attachment = open_record(self._pull(meta.run_id, record)) if record else ("", None)
         self._call(
             self._client.ConfirmMessageReceived,
             ConfirmMessageReceivedRequest(node=Node(node_id=self.node_id), run_id=meta.run_id, message_object_id=meta.message_id),
         )
-        text, attachment = _open(meta.message_id, contents)
         return Incoming(
             meta.run_id, meta.message_id, meta.message_type, text, attachment, meta.created_at, meta.ttl, received, header
         )
@@ -345,8 +264,9 @@ class FleetSession:
         wanted = set(answer.objects_to_push)
         if message.metadata.message_id not in wanted:
             raise RunGone("an answer should be wanted, found that it came too late or twice.")
-        for object_id, item in objects.items():
+        for object_id in record_last(message):  # the master takes an answer for whole when it finds the record in it
             if object_id in wanted:
+                item = objects[object_id]
                 self._push(incoming.run_id, answer.session_id, object_id, item.deflate())
 
     def _answer(self, incoming: Incoming, content: RecordDict) -> Message:
@@ -376,62 +296,5 @@ class FleetSession:
         return persist(once, Deadline(self.clock, limit, f"the SuperLink at {self.address}"), self.rng, stop=self._stop.is_set)
 
     def _once(self, method: Callable[[Any], Result], request: Any) -> Result:
-        with _translated(self.address):
+        with translated(self.address):
             return method(request)
-
-
-def _open(message_id: str, contents: dict[str, bytes]) -> tuple[str, bytes | None]:
-    """Our text and attachment in the parts of a Flower message."""
-    try:
-        message = inflate_object_from_contents(message_id, contents)
-    except (ValueError, KeyError, TypeError, DecodeError, NotImplementedError) as error:
-        logger.warning("a message that cannot be read: %r", error)
-        return "", None
-    if not isinstance(message, Message) or not message.has_content():
-        return "", None
-    return unpack(message.content)
-
-
-@contextmanager
-def _translated(address: str) -> Iterator[None]:
-    """What Flower's HTTP client says, in our words."""
-    try:
-        yield
-    except httpx.HTTPStatusError as error:
-        raise _from_status(address, error.response) from None
-    except httpx.TransportError as error:
-        raise _from_transport(address, error) from None
-    except (ValueError, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        raise LinkLost(f"the SuperLink at {address} should answer in Flower's protocol, found: {error!r}.") from None
-
-
-def _from_transport(address: str, error: httpx.TransportError) -> TrunklineError:
-    told = f"{error} {error.__cause__}".lower()
-    if "certificate" in told or "ssl" in told or "tls" in told:
-        return ConnectionFailed(
-            f"the SuperLink at {address} should show a certificate of the master's authority, found: {error}.",
-            hint="Check the address, and enrol again if the master was set up anew.",
-        )
-    return LinkLost(
-        f"the SuperLink at {address} should answer, found: {error!r}.",
-        hint="Check that the master runs and that its port is reachable from here.",
-    )
-
-
-def _from_status(address: str, response: httpx.Response) -> TrunklineError:
-    told = FlowerError.from_json(response.text)
-    code, text = (told.code, told.message) if told else (0, response.text[:200])
-    found = f"found {response.status_code} ({text})"
-    if response.status_code == 403:
-        return RunGone(f"a message's run should be running, {found}.")
-    if response.status_code == 401:
-        return NotKnown(f"the SuperLink at {address} should know this node, {found}.")
-    if code in (ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED, ApiErrorCode.FLEET_NODE_DEACTIVATION_FAILED):
-        return Refused(f"the SuperLink at {address} should take this node now, {found}.")
-    if code == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
-        return Refused(f"a key should be registered once, {found}.")
-    if code == ApiErrorCode.RUNTIME_VERSION_INCOMPATIBLE:
-        return ConnectionFailed(f"both sides should have the same Flower version, {found}.", hint="Install the same one.")
-    if response.status_code in _AWAY:
-        return LinkLost(f"the SuperLink at {address} should answer, {found}.")
-    return FailedError(f"the SuperLink at {address} should take this request, {found}.")

@@ -1,19 +1,22 @@
-"""Flower as the link between a round and its children, and the ServerApp in which rounds run.
+"""Flower as the link between a round and its children.
 
 `FlowerLink` pushes and pulls messages itself: nothing here waits without a deadline, and nothing a child sends raises an error.
 """
 
-import importlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from flwr.supercore.run import RunNotRunningException
+
+from master.flower.grid import ATTACHMENT, RECORD, TEXT, LostMessage, translated
 from master.link import Outgoing, Reply
-from master.runtime import LostMessage, translated
-from trunkline.clock import Clock, Deadline, SystemClock
+from trunkline.clock import Clock, Deadline
 from trunkline.errors import Fenced, Reason, RefusedValue, WireVersionMismatch
 from trunkline.messages import (
     WIRE_NEWEST,
@@ -28,19 +31,8 @@ from trunkline.messages import (
     common_version,
     decode,
 )
-from trunkline.pins import require
-
-require("flwr", "1.42")
-
-from flwr.app import ConfigRecord, Context, Message, RecordDict  # noqa: E402
-from flwr.common.constant import ErrorCode  # noqa: E402
-from flwr.serverapp import Grid, ServerApp  # noqa: E402
-from flwr.supercore.run import RunNotRunningException  # noqa: E402
 
 logger = logging.getLogger(__name__)
-
-RECORD, TEXT, ATTACHMENT = "trunkline", "json", "attachment"
-"""Where a message of ours lies in a Flower message: the record's name and its two keys."""
 
 KINDS: Mapping[str, str] = {Instruction.kind: "query", InitialSet.kind: "train", ReportRequest.kind: "evaluate"}
 """Our messages, and Flower's type for each."""
@@ -74,7 +66,7 @@ class FlowerLink:
     :param directory: node ids of the children that take part, by child name.
     :param boots: id of each child's present process; a change means that what was sent to the one before is lost.
     :param poll: seconds between two looks for answers at first; the longer an exchange takes, the longer they get.
-    :param resend: seconds after which a message is sent again, then twice as long each time: what a crash swallows is lost silently.
+    :param resend: seconds after which a message is sent again, then twice as long each time: a crash loses it silently.
     :param patience: seconds in which a child that went away may come back before it counts as failed.
     :param speaks: wire versions of this side.
     """
@@ -252,22 +244,3 @@ def _translated() -> Iterator[None]:
             yield
     except RunNotRunningException:
         raise Fenced("this run should be running, found that it was ended from outside.") from None
-
-
-# -- the ServerApp -----------------------------------------------------------------------------------------------------
-
-app = ServerApp()
-
-
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    """Run one job's rounds. The run's configuration names the job and the master's state folder."""
-    config = context.run_config
-    clock = SystemClock()
-    module, _, name = str(config.get("entry") or "master.jobrun:run").partition(":")
-    run = getattr(importlib.import_module(module), name)
-
-    def link(directory: Directory, boots: Boots) -> FlowerLink:
-        return FlowerLink(grid, clock, directory, boots)
-
-    run(str(config["job"]), Path(str(config["state"])), link)

@@ -1,8 +1,8 @@
-"""The SuperLink's process: Flower's own SuperLink behind a guard. Started by `master.superlink`, as `python -m master.superlinkd`.
+"""The process of the SuperLink: Flower's own, behind a guard. Started by `master.superlink`: `python -m master.flower.superlinkd`.
 
 Flower 1.42 serves three APIs on one port, and only two of them know who calls: the Fleet API asks for a node's signature, the
-Runtime API for a task's token. The Control API takes a run, which is code, from anybody who reaches the port. So it is opened by a secret
-that only the master has, and whatever else Flower serves there is closed.
+Runtime API for a task's token. The Control API takes a run, which is code, from anybody who reaches the port. So it is opened by a
+secret that only the master has, and whatever else Flower serves there is closed.
 """
 
 import hmac
