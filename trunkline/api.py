@@ -146,7 +146,7 @@ class Invitation(Value):
     """All that a new child needs, in one string that works once."""
 
     url: Annotated[str, Field(pattern=r"^https://[^\s/@]+$")]  # of the API
-    secret: Annotated[str, Field(min_length=16, max_length=128)]
+    secret: Annotated[str, Field(min_length=16, max_length=128, repr=False)]
     fingerprint: Digest  # of the authority's certificate: so the child knows that it talks to the right master
 
     def encode(self) -> str:
@@ -171,7 +171,7 @@ class Invitation(Value):
 class Enrol(Value):
     """A child shows its invitation. `POST /v1/enrol`; the same key again gives the same node, with a new token."""
 
-    secret: Annotated[str, Field(max_length=128)]
+    secret: Annotated[str, Field(max_length=128, repr=False)]
     name: Name | None = None  # None: the name that the invitation holds
     public_key: Annotated[str, Field(max_length=2_048)]  # EC P-384, PEM; the private one never leaves the child
     proof: Annotated[str, Field(max_length=512)]  # `proof_of(secret)` signed with the private key (ECDSA, SHA-384), base64
@@ -188,7 +188,7 @@ class Enrolled(Value):
     """What a child keeps of its enrolment."""
 
     name: Name
-    token: str  # opens the children's part of the API
+    token: Annotated[str, Field(repr=False)]  # opens the children's part of the API
     node_id: int  # at the SuperLink
     flower: str  # host:port of the SuperLink
     wire: int  # the newest version that both sides speak

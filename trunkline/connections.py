@@ -134,11 +134,11 @@ def _proxy(host: str) -> tuple[str, int] | None:
     """The site's proxy (`HTTPS_PROXY`, `NO_PROXY`), which is never used for the loopback."""
     if host in ("localhost", "127.0.0.1", "::1") or not any(name.lower() == "https_proxy" for name in os.environ):
         return None
-    from urllib.request import getproxies_environment, proxy_bypass_environment
+    from urllib.request import getproxies, proxy_bypass
 
-    url = getproxies_environment().get("https", "")
+    url = getproxies().get("https", "")
     parts = urlsplit(url if "://" in url else f"http://{url}")
-    if proxy_bypass_environment(host) or not parts.hostname:
+    if proxy_bypass(host) or not parts.hostname:
         return None
     return parts.hostname, parts.port or 8080
 

@@ -94,22 +94,22 @@ class Turnstile:
 def routes(parts: Parts, files: Files) -> APIRouter:
     """`/v1/blobs/{sha256}`."""
     router = APIRouter(prefix="/v1")
-    Allowed = Annotated[Ticket, Depends(Turnstile(parts, files))]  # noqa: N806 - a type
+    allowed = Turnstile(parts, files)
 
     @router.get("/blobs/{digest}")
-    def get(request: Request, ticket: Allowed) -> Response:
+    def get(request: Request, ticket: Annotated[Ticket, Depends(allowed)]) -> Response:
         size = parts.blobs.size(ticket.digest)
         begin = _first_byte(request, size)
         _announce(parts, ticket, begin, size)
         return Outgoing(parts, ticket, parts.blobs.path(ticket.digest).open("rb"), begin, size)
 
     @router.head("/blobs/{digest}")
-    def head(ticket: Allowed) -> Response:
+    def head(ticket: Annotated[Ticket, Depends(allowed)]) -> Response:
         with parts.blobs.upload(ticket.digest, ticket.limit, owner=ticket.child or "") as upload:
             return Response(status_code=200 if upload.done else 204, headers={HAVE_HEADER: str(upload.have())})
 
     @router.put("/blobs/{digest}")
-    async def put(request: Request, ticket: Allowed) -> Response:
+    async def put(request: Request, ticket: Annotated[Ticket, Depends(allowed)]) -> Response:
         offset = _number(request, OFFSET_HEADER, 0)
         size = offset + _number(request, "Content-Length", None)
         upload = parts.blobs.upload(ticket.digest, ticket.limit, size=size, owner=ticket.child or "")

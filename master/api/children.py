@@ -23,7 +23,7 @@ def routes(parts: Parts, files: Files) -> APIRouter:
     """What a child may call."""
     router = APIRouter(prefix="/v1")
     ledger, limit = parts.ledger, parts.settings.max_body_bytes
-    Child = Annotated[Node, Depends(child_only(parts))]  # noqa: N806 - a type
+    caller = child_only(parts)
 
     @router.get("/ca")
     def authority() -> dict[str, str]:
@@ -40,7 +40,7 @@ def routes(parts: Parts, files: Files) -> APIRouter:
         return answer.model_dump(mode="json")
 
     @router.post("/hello")
-    def hello(child: Child, told: Annotated[Hello, Depends(body_of(Hello, limit))]) -> dict[str, Any]:
+    def hello(child: Annotated[Node, Depends(caller)], told: Annotated[Hello, Depends(body_of(Hello, limit))]) -> dict[str, Any]:
         wire = common_version(told.speaks)
         machine = told.machine.model_dump(mode="json") if told.machine else {}
         tasks = [task.model_dump(mode="json") for task in told.tasks]
@@ -52,18 +52,18 @@ def routes(parts: Parts, files: Files) -> APIRouter:
         return answer.model_dump(mode="json")
 
     @router.post("/requests", status_code=201)
-    def ask(child: Child, request: Annotated[Request, Depends(request_body(limit))]) -> dict[str, Any]:
+    def ask(child: Annotated[Node, Depends(caller)], request: Annotated[Request, Depends(request_body(limit))]) -> dict[str, Any]:
         if request.child != child.name:
             raise RefusedValue(Reason.SENDER, f"`child` should be {child.name!r}, found {request.child!r}.")
         return _ask(parts, request).model_dump(mode="json")
 
     @router.get("/requests/{job_id}")
-    def asked(child: Child, job_id: str) -> dict[str, Any]:
+    def asked(child: Annotated[Node, Depends(caller)], job_id: str) -> dict[str, Any]:
         job = ledger.job(job_id)
         return Asked(id=job.id, job=job.id, state=job.state).model_dump(mode="json")
 
     @router.get("/encoders/{name}/manifest")
-    def manifest(child: Child, name: str) -> dict[str, Any]:
+    def manifest(child: Annotated[Node, Depends(caller)], name: str) -> dict[str, Any]:
         encoder = ledger.encoder(name)
         return {"digest": encoder.manifest, "files": files.manifest(encoder.manifest).model_dump(mode="json")["files"]}
 
