@@ -168,17 +168,18 @@ class SuperLink:
         return self._process is not None and self._process.poll() is None
 
     def stop(self, seconds: float = 10.0) -> None:
-        """End the process and the ServerApps of its runs: asked first, then made to."""
+        """End the ServerApps of its runs, which are asked first and then made to, and the process, which has nothing to lose."""
         for process in self._runs.values():
             _signal(process, signal.SIGTERM)
-        for process in [*self._runs.values(), self._process]:
-            if process is not None:
-                self._end(process, seconds)
+        for process in self._runs.values():
+            self._end(process, seconds)
         self._runs.clear()
-        self._process = None
         if self._control is not None:
             self._control.close()
             self._control = None
+        if self._process is not None:
+            self._end(self._process, 0.0)
+            self._process = None
 
     def _end(self, process: subprocess.Popen[bytes], seconds: float) -> None:
         _signal(process, signal.SIGTERM)
