@@ -200,7 +200,7 @@ def _entries(text: bytes) -> dict[str, Any]:
     """The table in a header, without its metadata. As strict as the safetensors library: a set that one reads, the other reads."""
     if not text.startswith(b"{"):
         raise ValueError("text that does not start with a brace")
-    entries = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_refuse, parse_int=_natural)
+    entries = json.loads(text.decode(), object_pairs_hook=_once, parse_int=_natural)
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise ValueError("metadata that is no table of texts")
@@ -228,10 +228,6 @@ def _natural(digits: str) -> int:
     if digits.startswith("-"):
         raise ValueError(f"a negative number {digits[:20]}")
     return int(digits)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"the number {constant}")
 
 
 def check_spec(found: SetSpec, wanted: SetSpec) -> str | None:
