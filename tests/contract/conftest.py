@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,14 +12,14 @@ if TYPE_CHECKING:  # Flower is slow to import: only the tests that need it shoul
 
 
 @pytest.fixture(scope="session")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+def tls(tmp_path_factory: pytest.TempPathFactory) -> "TlsFiles":
     from tests.support.fleet import tls_files
 
     return tls_files(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="session")
-def superlink(tmp_path_factory: pytest.TempPathFactory, tls: TlsFiles) -> Iterator[SuperLink]:
+def superlink(tmp_path_factory: pytest.TempPathFactory, tls: "TlsFiles") -> "Iterator[SuperLink]":
     """TLS, node keys, state in memory."""
     from master.superlink import SuperLink
     from tests.support.fleet import free_port
@@ -30,7 +31,7 @@ def superlink(tmp_path_factory: pytest.TempPathFactory, tls: TlsFiles) -> Iterat
 
 
 @pytest.fixture
-def own_superlink(tmp_path: Path, tls: TlsFiles) -> Iterator[SuperLink]:
+def own_superlink(tmp_path: Path, tls: "TlsFiles") -> "Iterator[SuperLink]":
     """One that a test may kill."""
     from master.superlink import SuperLink
     from tests.support.fleet import free_port
@@ -42,7 +43,7 @@ def own_superlink(tmp_path: Path, tls: TlsFiles) -> Iterator[SuperLink]:
 
 
 @pytest.fixture
-def keys(tmp_path: Path, superlink: SuperLink) -> list[NodeKey]:
+def keys(tmp_path: Path, superlink: "SuperLink") -> "list[NodeKey]":
     """Two children whose keys the SuperLink knows."""
     from tests.support.fleet import NodeKey
 
