@@ -211,7 +211,7 @@ def _ours(error: exc.DBAPIError, where: str) -> TrunklineError | None:
     cause = error.orig
     if isinstance(cause, sqlite3.Error):
         name = getattr(cause, "sqlite_errorname", "")
-        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")):
             return DeadlineExceeded(f"waited {PATIENCE:g} s for other writers of `{where}`.")
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
             return DamagedFile(f"`{where}` should be a ledger, found: {cause}.", hint="Restore it from a backup.")

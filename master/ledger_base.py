@@ -50,7 +50,7 @@ def add_event(
 ) -> int:
     """Write an event in the transaction that makes it true, and return its id."""
     row = {"at": at, "kind": kind, "job": job, "round": round, "child": child, "data": dict(data or {})}
-    key = connection.execute(schema.events.insert().values(row)).inserted_primary_key
+    key = connection.execute(schema.events.insert(), row).inserted_primary_key
     assert key is not None
     return int(key[0])
 

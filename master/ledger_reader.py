@@ -13,6 +13,11 @@ from trunkline.clock import Clock
 from trunkline.errors import NotFound
 
 
+_ROUND = sa.select(schema.rounds).where(
+    schema.rounds.c.job == sa.bindparam("of_job"), schema.rounds.c.number == sa.bindparam("of_number")
+)
+
+
 class JobReader(Part):
     """One job and its rounds. Anybody may read, at any time."""
 
@@ -84,9 +89,7 @@ class JobReader(Part):
         return to_version(row)
 
     def _find_round(self, connection: Connection, number: int) -> Round | None:
-        table = schema.rounds
-        query = sa.select(table).where(table.c.job == self.job_id, table.c.number == number)
-        row = connection.execute(query).mappings().first()
+        row = connection.execute(_ROUND, {"of_job": self.job_id, "of_number": number}).mappings().first()
         return None if row is None else record(Round, row)
 
     def _last_round(self, connection: Connection) -> Round | None:

@@ -8,6 +8,7 @@ Every write looks at the job's epoch inside its own transaction: an owner that w
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +24,20 @@ from trunkline.errors import Conflict, Fenced
 from trunkline.messages import DeltaRef
 
 
+# Built once: putting a statement together costs more than running it, and a round has several for every child.
+_ALIVE = (
+    schema.jobs.update()
+    .where(schema.jobs.c.id == sa.bindparam("of_job"), schema.jobs.c.epoch == sa.bindparam("of_epoch"))
+    .values(heartbeat=sa.bindparam("heartbeat"))
+)
+
+
+@cache
+def _of_child(table: sa.Table) -> sa.Select[Any]:
+    key = {"of_job": table.c.job, "of_round": table.c.round, "of_child": table.c.child}
+    return sa.select(table).where(*(column == sa.bindparam(name) for name, column in key.items()))
+
+
 class JobLedger(JobReader):
     """One owner's pen on one job: reads like anybody, and writes as long as it is the owner.
 
@@ -35,15 +50,14 @@ class JobLedger(JobReader):
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        jobs = schema.jobs
         with self._db.write() as connection:
-            epoch = connection.execute(sa.select(jobs.c.epoch).where(jobs.c.id == self.job_id)).scalar()
-            if epoch != self.epoch:
+            alive = {"of_job": self.job_id, "of_epoch": self.epoch, "heartbeat": self._clock.now()}
+            if connection.execute(_ALIVE, alive).rowcount != 1:
+                epoch = get_job(connection, self.job_id).epoch
                 raise Fenced(
                     f"the owner of job {self.job_id!r} should be number {epoch}, found number {self.epoch}.",
                     hint="A newer owner took over, or the job was ended; this one must stop.",
                 )
-            connection.execute(jobs.update().where(jobs.c.id == self.job_id).values(heartbeat=self._clock.now()))
             yield connection
 
     def heartbeat(self) -> None:
@@ -296,8 +310,8 @@ class JobLedger(JobReader):
         self._event(connection, f"round.{state}", number, None, {"reason": text(reason)})
 
     def _find(self, connection: Connection, table: sa.Table, number: int, child: str) -> sa.RowMapping | None:
-        here = sa.and_(table.c.job == self.job_id, table.c.round == number, table.c.child == child)
-        return connection.execute(sa.select(table).where(here)).mappings().first()
+        at = {"of_job": self.job_id, "of_round": number, "of_child": child}
+        return connection.execute(_of_child(table), at).mappings().first()
 
     def _put(
         self, connection: Connection, table: sa.Table, number: int, child: str, row: Mapping[str, Any], *, known: bool
@@ -306,4 +320,4 @@ class JobLedger(JobReader):
             here = sa.and_(table.c.job == self.job_id, table.c.round == number, table.c.child == child)
             connection.execute(table.update().where(here).values(dict(row)))
         else:
-            connection.execute(table.insert().values({"job": self.job_id, "round": number, "child": child} | dict(row)))
+            connection.execute(table.insert(), {"job": self.job_id, "round": number, "child": child} | dict(row))
