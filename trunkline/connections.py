@@ -60,7 +60,11 @@ class Connections:
                 connection.close()
         connection = self._new()
         with self.translated():
-            connection.connect()
+            try:
+                connection.connect()
+            except BaseException:
+                connection.close()
+                raise
         connection.sock.settimeout(answer_seconds)
         return connection
 

@@ -121,7 +121,7 @@ class Https:
         :raises TrunklineError: what the master said, as the same class; or what the network said, in our words.
         """
         connection = self._connections.take(answer_seconds or self.patience.answer)
-        reusable = False
+        response, reusable = None, False
         try:
             with self._connections.translated():
                 response = ask(connection, method, target, self._always | dict(headers or {}), content)
@@ -135,6 +135,8 @@ class Https:
                 self._connections.keep(connection)
             else:
                 connection.close()
+                if response is not None:
+                    response.close()  # it may hold the socket on its own
 
     def _chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         with self._connections.translated():

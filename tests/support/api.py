@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from child.api import MasterApi, enrol
@@ -20,6 +21,7 @@ from master.tokens import Gate
 from trunkline.api import BlobFile, Enrolled, Manifest
 from trunkline.clock import SystemClock
 from trunkline.https import Https, Patience
+from trunkline.sets import encode_set
 
 ADMIN = "admin-token-of-the-tests"
 QUICK = Patience(connect=5.0, answer=10.0, progress=5.0, first_pause=0.01, longest_pause=0.05)
@@ -81,10 +83,8 @@ class Running:
 
     def encoder(self, name: str = "text", type: str = "text", first: bytes | None = None) -> Manifest:
         """An encoder whose files are two short texts."""
-        from trunkline.sets import encode_set
-
         blobs = self.parts.blobs
-        initial = first or _tiny_set(encode_set)
+        initial = first or encode_set({"w": np.arange(3, dtype=np.float32)})
         texts = {"config.json": b'{"layers": 2}', "tokenizer.json": name.encode()}
         manifest = Manifest(files={key: BlobFile(digest=blobs.add_bytes(text), size=len(text)) for key, text in texts.items()})
         digest = blobs.add_bytes(initial)
@@ -98,12 +98,6 @@ class Running:
         """What the ledger has of one kind, in order."""
         found = [event for event in self.parts.ledger.events(limit=100_000) if event.kind == kind]
         return [{"job": one.job, "round": one.round, "child": one.child, **one.data} for one in found]
-
-
-def _tiny_set(encode_set) -> bytes:  # noqa: ANN001
-    import numpy as np
-
-    return encode_set({"w": np.arange(3, dtype=np.float32)})
 
 
 @contextmanager
