@@ -337,8 +337,6 @@ def decode(text: str | bytes) -> Message:
         )
     try:
         return _KINDS[kind].model_validate_json(json.dumps(body))
-    except RecursionError:
-        raise RefusedValue(Reason.MALFORMED, f"a {kind} should be flat, found it nested too deep.") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part)[:40] for part in first["loc"])

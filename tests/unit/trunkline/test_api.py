@@ -59,7 +59,9 @@ def test_no_body_breaks_the_reader(body: bytes, status: int) -> None:
 JSON = st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda x: st.lists(x, max_size=3), max_leaves=4)
 
 
-@given(st.fixed_dictionaries({"error": JSON | st.fixed_dictionaries({"code": JSON, "message": JSON, "hint": JSON, "reason": JSON})}))
+@given(
+    st.fixed_dictionaries({"error": JSON | st.fixed_dictionaries({"code": JSON, "message": JSON, "hint": JSON, "reason": JSON})})
+)
 def test_no_json_breaks_the_reader(body: object) -> None:
     assert isinstance(error_from(400, json.dumps(body)), TrunklineError)
 
@@ -88,7 +90,9 @@ def test_half_an_invitation_is_none_and_is_not_repeated_in_the_error() -> None:
     assert line[:20] not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["http://m.example:8440", "https://", "https://m.example/path", "https://user@m.example", "file:///x"])
+@pytest.mark.parametrize(
+    "url", ["http://m.example:8440", "https://", "https://m.example/path", "https://user@m.example", "file:///x"]
+)
 def test_an_invitation_leads_to_an_https_address_and_nowhere_else(url: str) -> None:
     body = base64.urlsafe_b64encode(json.dumps({"u": url, "s": "s" * 40, "f": DIGEST}).encode()).decode()
     with pytest.raises(UsageError):

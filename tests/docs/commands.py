@@ -1,0 +1,86 @@
+"""The command trees of the two programs, and whether a command line in the documentation would be understood."""
+
+import importlib
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+import typer
+
+PROGRAMS = {"trunkline": "master.cli", "trunkline-child": "child.cli"}
+
+
+def tree(program: str) -> click.Command:
+    """The whole command tree of a program; skips where it is not written yet."""
+    try:
+        module = importlib.import_module(PROGRAMS[program])
+    except ModuleNotFoundError as error:
+        if error.name is None or not PROGRAMS[program].startswith(error.name):
+            raise
+        pytest.skip(f"{PROGRAMS[program]} is not there yet")
+    app = module.app() if not isinstance(module.app, typer.Typer | click.Command) else module.app
+    return typer.main.get_command(app) if isinstance(app, typer.Typer) else app
+
+
+def check(words: list[str]) -> str | None:
+    """What is wrong with a command line, or None. Values are not looked at: they name what the reader has, and we have not."""
+    program, *rest = words
+    context = click.Context(tree(program), info_name=program)
+    while isinstance(context.command, click.Group):
+        rest, wrong = _own_options(context, rest)
+        if wrong or not rest:
+            return wrong
+        command = context.command.get_command(context, rest[0])
+        if command is None:
+            return f"`{context.command_path}` has no command {rest[0]!r}: {', '.join(context.command.list_commands(context))}"
+        context, rest = click.Context(command, info_name=rest[0], parent=context), rest[1:]
+    try:
+        given, left, _ = context.command.make_parser(context).parse_args(list(rest))
+    except click.UsageError as error:
+        return f"`{context.command_path}`: {error.format_message()}"
+    if left:
+        return f"`{context.command_path}` takes no further {left}"
+    if "--help" in rest:
+        return None
+    missing = [name for parameter in context.command.params if parameter.required and not given.get(name := str(parameter.name))]
+    return f"`{context.command_path}` needs {', '.join(missing)}" if missing else None
+
+
+def _own_options(context: click.Context, words: list[str]) -> tuple[list[str], str | None]:
+    """A group's own options come before the name of its command."""
+    try:
+        _, left, _ = context.command.make_parser(context).parse_args(list(words))
+    except click.UsageError as error:
+        return words, f"`{context.command_path}`: {error.format_message()}"
+    return left, None
+
+
+def lines(block: str, *, prompt: bool) -> Iterator[str]:
+    """Commands of a block; in a console block those after the prompt, the rest is output."""
+    joined = block.replace("\\\n", " ")
+    for line in joined.splitlines():
+        if prompt and not line.startswith("$ "):
+            continue
+        command = line.removeprefix("$ ").strip()
+        if command and not command.startswith("#"):
+            yield command
+
+
+def simple(command: str) -> Iterator[list[str]]:
+    """The simple commands in a shell line, without what is set before them and where their output goes."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    words: list[str] = []
+    for token in [*lexer, ";"]:
+        if token and set(token) <= set(";&|()"):
+            if words:
+                yield words
+            words = []
+        elif token in (">", ">>", "<"):
+            words.append(token)
+        elif words and words[-1] in (">", ">>", "<"):
+            words.pop()  # the file of a redirection
+        elif words or "=" not in token:
+            words.append(token)
