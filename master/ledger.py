@@ -70,7 +70,7 @@ class Ledger(EncoderPart, JobPart, NodePart):
         kind: str,
         *,
         job: str | None = None,
-        round: int | None = None,  # noqa: A002
+        round: int | None = None,
         child: str | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> int:

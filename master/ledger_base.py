@@ -44,7 +44,7 @@ def add_event(
     kind: str,
     *,
     job: str | None = None,
-    round: int | None = None,  # noqa: A002
+    round: int | None = None,
     child: str | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> int:

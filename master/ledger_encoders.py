@@ -18,7 +18,7 @@ class EncoderPart(Part):
     def create_encoder(
         self,
         name: str,
-        type: str,  # noqa: A002
+        type: str,
         spec: Mapping[str, Any],
         manifest: str,
         shared: Mapping[str, Any],
@@ -63,7 +63,7 @@ class EncoderPart(Part):
         """All of them, by name."""
         return self._encoders(sa.select(schema.encoders))
 
-    def encoders_of_type(self, type: str) -> list[Encoder]:  # noqa: A002
+    def encoders_of_type(self, type: str) -> list[Encoder]:
         """Those that read this kind of thing, by name."""
         return self._encoders(sa.select(schema.encoders).where(schema.encoders.c.type == type))
 

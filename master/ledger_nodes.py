@@ -138,7 +138,7 @@ class NodePart(Part):
         child: str,
         *,
         encoder: str | None = None,
-        type: str | None = None,  # noqa: A002
+        type: str | None = None,
         tasks: Sequence[str] = (),
         at: float | None = None,
     ) -> ChildRequest:

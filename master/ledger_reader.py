@@ -12,7 +12,6 @@ from master.records import Job, Member, RecordedReport, RecordedUpdate, Refusal,
 from trunkline.clock import Clock
 from trunkline.errors import NotFound
 
-
 _ROUND = sa.select(schema.rounds).where(
     schema.rounds.c.job == sa.bindparam("of_job"), schema.rounds.c.number == sa.bindparam("of_number")
 )

@@ -23,7 +23,6 @@ from trunkline.clock import Clock
 from trunkline.errors import Conflict, Fenced
 from trunkline.messages import DeltaRef
 
-
 # Built once: putting a statement together costs more than running it, and a round has several for every child.
 _ALIVE = (
     schema.jobs.update()
@@ -69,7 +68,7 @@ class JobLedger(JobReader):
         self,
         kind: str,
         *,
-        round: int | None = None,  # noqa: A002
+        round: int | None = None,
         child: str | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> int:

@@ -55,7 +55,7 @@ class Gate:
             raise SettingsError(f"`secret` should have at least {SECRET_BYTES} bytes, found {len(secret)}.")
         self._secret, self._clock = secret, clock
 
-    def issue(self, child: str, job: str, round: int, digest: str, direction: Direction, size: int, seconds: float) -> str:  # noqa: A002
+    def issue(self, child: str, job: str, round: int, digest: str, direction: Direction, size: int, seconds: float) -> str:
         """A token that is good for so many seconds."""
         payload = {
             "v": _VERSION,
