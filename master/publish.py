@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from master.blobs import BlobStore
 from master.rules import Parameters
 from trunkline import codec
-from master.records import Delta
+from trunkline.messages import DeltaRef
 from trunkline.sets import SetFile, SetWriter
 from trunkline.tensors import row_slices
 
@@ -16,13 +16,15 @@ class Target:
 
     digest: str
     size: int  # bytes
-    delta: Delta | None
+    delta: DeltaRef | None
 
 
-def publish(blobs: BlobStore, base: SetFile, fused: Parameters, codec_name: str) -> Target:
+def publish(blobs: BlobStore, held: str, base: SetFile, fused: Parameters, codec_name: str) -> Target:
     """Write the target set, one slice in memory at a time.
 
     With a lossy codec the target is what its difference decodes to, so a child that gets the difference holds the same bits.
+
+    :param held: digest of the base.
     """
     scratch = blobs.scratch("target")
     if codec_name == "float32":
@@ -38,4 +40,4 @@ def publish(blobs: BlobStore, base: SetFile, fused: Parameters, codec_name: str)
         codec.Decoder(wire, codec_name, base).write(scratch)
     digest, size = blobs.add_file(scratch, move=True)
     delta_digest, delta_size = blobs.add_file(difference, move=True)
-    return Target(digest, size, Delta(delta_digest, delta_size, codec_name))
+    return Target(digest, size, DeltaRef(held=held, digest=delta_digest, size=delta_size, codec=codec_name))

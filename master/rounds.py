@@ -29,14 +29,17 @@ def run(job: Play) -> str:
     :raises DeadlineExceeded: no round could be held for longer than the job waits.
     :raises Fenced: another process took the job over, or it was ended from outside.
     """
-    patience = _patience(job)
+    patience, pause = _patience(job), 0.5
     while (round_ := job.pen.last_round()) is None or not round_.reason or round_.state != "closed":
         if job.pen.job.state == "paused":
             return "paused"
         round_ = play(job, 1 if round_ is None else round_.number + (not round_.open))
         if round_.state == "closed":
-            patience = _patience(job)
+            patience, pause = _patience(job), 0.5
+            continue
         patience.check()
+        job.clock.sleep(pause)
+        pause = min(2 * pause, 15.0)
     return round_.reason
 
 

@@ -131,6 +131,6 @@ async def _events(parts: Parts, look: Callable[[], list[Event]], wait: float) ->
     end = parts.clock.monotonic() + wait
     while True:
         found = await run_in_threadpool(look)
-        if found or parts.clock.monotonic() >= end:
+        if found or parts.stopping.is_set() or parts.clock.monotonic() >= end:
             return found
         await asyncio.sleep(LOOK_SECONDS)

@@ -1,5 +1,6 @@
 """The admin's part on children and their tasks."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -11,6 +12,9 @@ from master.api.parts import Parts
 from master.pki import fingerprint, key_id
 from master.records import Node
 from trunkline.messages import Name, Value
+
+RECENT_JOBS = 50
+"""Jobs whose confirmations are looked through for tasks."""
 
 
 class Invite(Value):
@@ -55,7 +59,7 @@ def routes(parts: Parts) -> APIRouter:
 
     @router.get("/tasks")
     def tasks() -> list[dict[str, Any]]:
-        return _tasks(ledger.nodes())
+        return _tasks(parts)
 
     return router
 
@@ -68,14 +72,31 @@ def _node(parts: Parts, node: Node) -> dict[str, Any]:
     return told | {"key": key_id(node.public_key), "online": recently and node.state == "active"}
 
 
-def _tasks(found: list[Node]) -> list[dict[str, Any]]:
+def _tasks(parts: Parts) -> list[dict[str, Any]]:
     """What the children have told of their tasks, one line a task name. Label names are not known here."""
-    tasks: dict[str, dict[str, Any]] = {}
-    for node in found:
-        for task in node.tasks:
-            line = tasks.setdefault(task["task"], {"task": task["task"], "heads": [], "metrics": [], "samples": 0, "children": {}})
-            line["children"][node.name] = {"head": task["head"], "metric": task["metric"], "samples": task["samples"]}
-            line["samples"] += task["samples"]
-            line["heads"] = sorted({*line["heads"], task["head"]})
-            line["metrics"] = sorted({*line["metrics"], task["metric"]})
-    return [tasks[name] for name in sorted(tasks)]
+    children: dict[str, dict[str, Any]] = {}
+    for child, task in _told(parts):
+        about = {key: task[key] for key in ("head", "metric", "samples")}
+        children.setdefault(task["task"], {})[child] = about
+    return [
+        {
+            "task": task,
+            "heads": sorted({about["head"] for about in told.values()}),
+            "metrics": sorted({about["metric"] for about in told.values()}),
+            "samples": sum(about["samples"] for about in told.values()),
+            "children": told,
+        }
+        for task, told in sorted(children.items())
+    ]
+
+
+def _told(parts: Parts) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every task that a child told of, the latest last: in its greeting, then in the confirmations of the newest rounds."""
+    for node in parts.ledger.nodes():
+        yield from ((node.name, task) for task in node.tasks)
+    for job in parts.ledger.jobs()[-RECENT_JOBS:]:
+        reader = parts.ledger.reader(job.id)
+        if (last := reader.last_round()) is None:
+            continue
+        for member in reader.members(last.number):
+            yield from ((member.child, task) for task in member.confirmation.get("tasks", ()))

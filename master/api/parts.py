@@ -1,6 +1,7 @@
 """What every route of the API works with, and the seam to what only the daemon can do."""
 
 import hashlib
+import threading
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,6 +38,7 @@ class Parts:
     ca: str  # PEM
     flower: str  # host:port of the SuperLink, as children reach it
     url: str  # of this API, as children reach it
+    stopping: threading.Event = field(default_factory=threading.Event)  # set when the daemon stops: long polls answer at once
 
     @property
     def admin_hash(self) -> bytes:

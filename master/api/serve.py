@@ -28,6 +28,7 @@ class ApiServer:
         self, app: FastAPI, host: str, port: int, tls: Tls, *, clock: Clock, stop_seconds: float = 10.0, connections: int = 2_000
     ) -> None:
         self._clock, self._stop_seconds = clock, stop_seconds
+        self._stopping: threading.Event | None = getattr(app.state, "stopping", None)
         self._socket = listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
@@ -61,6 +62,8 @@ class ApiServer:
 
         :raises FailedError: it did not begin, and why.
         """
+        if self._stopping is not None:
+            self._stopping.clear()
         self._thread.start()
         deadline = Deadline(self._clock, 30.0, "the API to begin")
         while not self._server.started:
@@ -75,6 +78,8 @@ class ApiServer:
 
     def stop(self) -> None:
         """Take no more calls, let those that run end within `stop_seconds`, cut the rest."""
+        if self._stopping is not None:
+            self._stopping.set()  # long polls answer at once
         self._server.should_exit = True
         self._thread.join(self._stop_seconds)
         if self._thread.is_alive():

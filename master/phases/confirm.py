@@ -36,7 +36,9 @@ def _ask(job: Play, round_: Round) -> set[str]:
     asked: dict[str, Message] = {child: instruction for child in job.link.children() if child not in accepted}
     deadline = Deadline(job.clock, job.spec.children.confirm_seconds, f"the confirmations of round {round_.number}")
     silent = set(asked)
-    for child, answer, _ in job.exchange(asked, deadline):
+    for child, answer, _ in job.exchange(round_, Confirmation, asked, deadline):
+        if child not in silent:
+            continue  # it has answered before
         silent.discard(child)
         if _accept(job, round_, child, answer):
             accepted.add(child)
@@ -63,8 +65,6 @@ def _instruction(job: Play, round_: Round) -> Instruction:
 
 def _accept(job: Play, round_: Round, child: str, answer: Message) -> bool:
     """Check one answer and write it down, as a confirmation or as a refusal."""
-    if isinstance(answer, Confirmation) and (answer.job, answer.round) != (job.id, round_.number):
-        return False  # an answer to an instruction of long ago
     body = answer.table() if isinstance(answer, Confirmation) else {}
     try:
         checks.check_confirmation(expect(Confirmation, answer), child=child, job=job.id, number=round_.number)

@@ -27,7 +27,7 @@ def fuse(job: Play, round_: Round) -> Round:
         except TooFewChildren as error:
             job.pen.skip_round(round_.number, error.message)
             return job.again(round_)
-        target = publish(job.blobs, base, fused.parameters, job.spec.codec)
+        target = publish(job.blobs, round_.base, base, fused.parameters, job.spec.codec)
     job.pen.publish(round_.number, target.digest, target.size, round_.base, fused.weights, target.delta)
     _forget(job, round_)
     return job.again(round_)

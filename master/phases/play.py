@@ -12,9 +12,23 @@ from master.records import Member, Round, Version
 from master.tokens import Gate
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import Reason, RefusedValue
-from trunkline.messages import Confirmation, DeltaRef, EncoderRef, Failure, InitialSet, Message, ReportRequest, SetRef
+from trunkline.messages import (
+    Confirmation,
+    DeltaRef,
+    EncoderRef,
+    Failure,
+    InitialSet,
+    Message,
+    Report,
+    ReportRequest,
+    SetRef,
+    Update,
+)
 
 Wanted = TypeVar("Wanted", bound=Message)
+
+_ORDER: tuple[type[Message], ...] = (Confirmation, Update, Report)
+"""What a round waits for, in this order."""
 
 GRACE = 60.0
 """Seconds a token outlives the deadline of its phase, for transfers that are under way."""
@@ -55,11 +69,27 @@ class Play:
         return {member.child: member for member in self.pen.members(round_.number) if member.state == "member"}
 
     def exchange(
-        self, messages: Mapping[str, Message], deadline: Deadline
+        self, round_: Round, wanted: type[Message], messages: Mapping[str, Message], deadline: Deadline
     ) -> Iterator[tuple[str, Message, bytes | None]]:
-        """Send, and give each answer as it arrives; where parameters travel inside the messages, they are attached here."""
+        """Send, and give each answer as it arrives, but for those to an earlier phase, which come too late to count.
+
+        Where parameters travel inside the messages, they are attached here.
+        """
         outgoing = {child: Outgoing(message, self._attachment(message)) for child, message in messages.items()}
-        yield from self.link.exchange(outgoing, deadline)
+        for child, answer, attachment in self.link.exchange(outgoing, deadline):
+            if not self._late(round_, wanted, child, answer):
+                yield child, answer, attachment
+
+    def _late(self, round_: Round, wanted: type[Message], child: str, answer: Message) -> bool:
+        """Whether an answer belongs to an earlier phase; a late update is written down as refused."""
+        if not isinstance(answer, Confirmation | Update | Report) or answer.job != self.id:
+            return False
+        if (answer.round, _ORDER.index(type(answer))) >= (round_.number, _ORDER.index(wanted)):
+            return False
+        if isinstance(answer, Update) and self.pen.round(answer.round) is not None:
+            if child not in {update.child for update in self.pen.updates(answer.round)}:
+                self.pen.refuse_update(answer.round, child, Reason.LATE, f"the update came in round {round_.number}")
+        return True
 
     def _attachment(self, message: Message) -> bytes | None:
         if not isinstance(message, InitialSet | ReportRequest) or message.transfer != "inline":
@@ -82,9 +112,7 @@ def confirmation_of(member: Member) -> Confirmation:
 def delta_for(version: Version, holds: set[str]) -> DeltaRef | None:
     """The difference that leads to a version, for a child that holds what it starts from and not the version itself."""
     delta = version.delta
-    if delta is None or version.parent is None or version.parent not in holds or version.digest in holds:
-        return None
-    return DeltaRef(held=version.parent, digest=delta.digest, size=delta.size, codec=delta.codec)
+    return delta if delta is not None and delta.held in holds and version.digest not in holds else None
 
 
 def expect(kind: type[Wanted], answer: Message) -> Wanted:

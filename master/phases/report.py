@@ -46,7 +46,7 @@ def _collect(job: Play, round_: Round, splits: Iterable[str]) -> None:
         if missing:
             asked[child] = _request(job, round_, member, missing, seconds)
     deadline = Deadline(job.clock, seconds, f"the reports of round {round_.number}")
-    for child, answer, _ in job.exchange(asked, deadline):
+    for child, answer, _ in job.exchange(round_, Report, asked, deadline):
         try:
             _record(job, round_, child, expect(Report, answer), known.get(child, ()))
         except RefusedValue as error:

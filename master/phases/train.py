@@ -23,16 +23,16 @@ def train(job: Play, round_: Round) -> Round:
         child: _initial_set(job, round_, member, seconds) for child, member in members.items() if child not in recorded
     }
     if len(recorded) < enough:
-        for child, answer, attachment in job.exchange(asked, deadline):
+        for child, answer, attachment in job.exchange(round_, Update, asked, deadline):
             if _record(job, round_, members, recorded, child, answer, attachment):
                 recorded.add(child)
-            elif child in asked and child not in recorded and not _late(answer, round_):
+            elif child in asked and child not in recorded:
                 failed.add(child)
             if len(recorded) >= enough or len(recorded | failed) >= len(members):
                 break
     for child in sorted(set(members) - recorded - failed):
         job.pen.refuse_update(round_.number, child, Reason.SILENT, "no update before the round closed")
-    job.pen.start_fusing(round_.number)
+    job.pen.close_updates(round_.number)
     return job.again(round_)
 
 
@@ -91,7 +91,3 @@ def _record(
     job.pen.record_update(round_.number, child, update.table(), update.digest, update.size)
     return True
 
-
-def _late(answer: Message, round_: Round) -> bool:
-    """Whether this is an answer to an earlier round: the child may still send the one that is waited for."""
-    return isinstance(answer, Update) and answer.round != round_.number
