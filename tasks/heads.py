@@ -85,6 +85,9 @@ class Regression(Head):
     :param scale: mean and standard deviation of the training targets.
     """
 
+    mean: Tensor
+    deviation: Tensor
+
     def __init__(self, spec: TaskSpec, hidden: int, scale: tuple[float, float]) -> None:
         super().__init__(spec, ())
         self.linear = _linear(hidden, 1)

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,13 +66,8 @@ def inject(tuning: Lora, body: nn.Module, layers: list[str]) -> Mapping[str, Pro
         raise SpecError(
             "the package `peft` should be installed for LoRA, found none.", hint="pip install 'trunkline[lora]'"
         ) from None
-    config = LoraConfig(
-        r=tuning.rank,
-        lora_alpha=tuning.alpha,
-        lora_dropout=tuning.dropout,
-        target_modules=layers,
-        bias="none",  # type: ignore[arg-type]
-    )
+    alpha: Any = tuning.alpha  # declared an int there, used as a number
+    config = LoraConfig(r=tuning.rank, lora_alpha=alpha, lora_dropout=tuning.dropout, target_modules=layers, bias="none")
     with torch.random.fork_rng(devices=[]):
         inject_adapter_in_model(config, body)
     products = {}

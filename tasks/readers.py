@@ -164,10 +164,15 @@ def _datasets(spec: TaskSpec, path: Path) -> Iterator[Record]:
     row = 0
     for split, part in parts.items():
         names = {key: feature for key, feature in part.features.items() if isinstance(feature, datasets.ClassLabel)}
-        for values in part.with_format(None):
+        for values in _plain(part):
             row += 1
             named = {key: names[key].int2str(value) for key, value in values.items() if key in names and value is not None}
             yield row, {**values, **named} if split is None else {(spec.split or "split"): split, **values, **named}
+
+
+def _plain(part: Any) -> Iterator[dict[str, Any]]:
+    """Rows of a `Dataset` as plain values, whatever format it was saved with."""
+    yield from part.with_format(None)
 
 
 def _own(spec: TaskSpec, path: Path, reader: Any) -> Iterator[Record]:

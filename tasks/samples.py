@@ -22,6 +22,8 @@ Label = None | str | float | tuple[str, ...]
 
 DEFAULT_FRACTIONS = (0.8, 0.1, 0.1)
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 _SPLIT_WORDS: dict[str, Split] = {
     "train": "train",
     "training": "train",
@@ -136,7 +138,7 @@ def _number(spec: TaskSpec, line: int, value: Any) -> float:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not math.isfinite(number):
+    if not abs(number) <= _LARGEST:  # NaN too
         raise wrong(spec, line, spec.label or "", f"should be a finite number, found {value!r}")
     return number
 

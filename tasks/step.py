@@ -101,7 +101,7 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed what dropout draws from, and give it back as it was."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.random.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         if devices:
             torch.cuda.manual_seed(seed)
         yield
