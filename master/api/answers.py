@@ -1,8 +1,10 @@
 """Reading bodies, and turning errors into answers. Nothing that a caller sends is echoed into a log."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -10,12 +12,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from trunkline.api import ERROR_HEADER, STATUS, error_body
-from trunkline.errors import Conflict, NotAuthorized, NotFound, Reason, RefusedValue, TrunklineError, UsageError
+from trunkline.errors import Conflict, DeadlineExceeded, NotAuthorized, NotFound, Reason, RefusedValue, TrunklineError, UsageError
 from trunkline.settings import explain
 
 Model = TypeVar("Model", bound=BaseModel)
+
+BODY_SECONDS = 60.0
+"""A caller may take so long to send the body of a call (blobs have their own measure)."""
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +63,10 @@ def install(app: FastAPI) -> None:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return answer(TrunklineError("the master failed inside.", hint="Its log says why."), request)
 
+    async def hung_up(request: Request, error: Exception) -> Response:
+        return Response(status_code=400)  # nobody hears it
+
+    app.add_exception_handler(ClientDisconnect, hung_up)
     app.add_exception_handler(TrunklineError, ours)
     app.add_exception_handler(HTTPException, framework)
     app.add_exception_handler(RequestValidationError, parameters)
@@ -76,12 +86,17 @@ async def read_body(request: Request, limit: int) -> bytes:
     """The body, never more of it than allowed.
 
     :raises RefusedValue: `size`: it is longer.
+    :raises DeadlineExceeded: it does not come.
     """
     data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > limit:
-            raise RefusedValue(Reason.SIZE, f"the body should have at most {limit} bytes, found more.")
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > limit:
+                    raise RefusedValue(Reason.SIZE, f"the body should have at most {limit} bytes, found more.")
+    except TimeoutError:
+        raise DeadlineExceeded(f"waited {BODY_SECONDS:g} s for the body of a call.") from None
     return bytes(data)
 
 
@@ -103,8 +118,6 @@ def body_of(model: type[Model], limit: int) -> Callable[[Request], Awaitable[Mod
 
 def table(value: Any) -> Any:
     """A record of the ledger as JSON can say it; bytes are left out."""
-    from dataclasses import fields, is_dataclass
-
     if is_dataclass(value) and not isinstance(value, type):
         pairs = ((one.name, getattr(value, one.name)) for one in fields(value))
         return {name: table(inner) for name, inner in pairs if not isinstance(inner, bytes)}

@@ -13,9 +13,9 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Annotated, BinaryIO, cast
+from typing import Annotated, BinaryIO, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
@@ -28,13 +28,18 @@ from master.api.parts import Parts
 from master.blobs import Incoming
 from master.tokens import Direction, Grant
 from trunkline.api import GRANT_HEADER, HAVE_HEADER, OFFSET_HEADER
-from trunkline.errors import DeadlineExceeded, NotAuthorized, RefusedValue, UsageError
+from trunkline.errors import DeadlineExceeded, NotAuthorized, RefusedValue, Unreachable, UsageError
 
 CHUNK = 1 << 20
 """Bytes that are read or written at a time, in a thread of their own."""
 
 BLOBS_A_GRANT = 4
 """Different blobs that one child may send in one round: an update, and a few tries that were made anew."""
+
+LOOK_SECONDS = 0.5
+"""How often a transfer that waits looks whether the master stops."""
+
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
@@ -110,11 +115,12 @@ def routes(parts: Parts, files: Files) -> APIRouter:
 
     @router.put("/blobs/{digest}")
     async def put(request: Request, ticket: Annotated[Ticket, Depends(allowed)]) -> Response:
+        """Bytes from an offset on; a body that begins elsewhere than the last one ended is told where to begin."""
         offset = _number(request, OFFSET_HEADER, 0)
         size = offset + _number(request, "Content-Length", None)
         upload = parts.blobs.upload(ticket.digest, ticket.limit, size=size, owner=ticket.child or "")
         try:
-            have = await _receive(request, upload, offset, parts.settings.idle_seconds)
+            have = await _receive(parts, request, upload, offset)
         except RefusedValue as error:
             await run_in_threadpool(_refused, parts, ticket, error)
             raise
@@ -145,16 +151,14 @@ class Outgoing(Response):
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             self._file.seek(at)
-            while not gone.done():
+            more = True
+            while more and not gone.done():
                 chunk = await run_in_threadpool(self._file.read, CHUNK)
                 more = bool(chunk) and at + len(chunk) < self._size
-                async with asyncio.timeout(self._parts.settings.idle_seconds):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": more})
+                await _within(self._parts, send({"type": "http.response.body", "body": chunk, "more_body": more}), "be taken")
                 at += len(chunk)
-                if not more:
-                    break
-        except TimeoutError:
-            log.warning("blob %s to %s: no byte was taken for long; cut", self._ticket.digest[:12], self._ticket.child)
+        except (DeadlineExceeded, Unreachable) as error:
+            log.info("blob %s to %s was cut: %s", self._ticket.digest[:12], self._ticket.child, error.message)
         finally:
             gone.cancel()
             self._file.close()
@@ -178,39 +182,34 @@ def _first_byte(request: Request, size: int) -> int:
 # -- up ----------------------------------------------------------------------------------------------------------------
 
 
-async def _receive(request: Request, upload: Incoming, offset: int, idle: float) -> int:
+async def _receive(parts: Parts, request: Request, upload: Incoming, offset: int) -> int:
     """Write the body to the blob. What came before the connection broke is kept.
 
     :returns: bytes that are there.
     """
     held, length = memoryview(bytearray(CHUNK)), 0  # one buffer an upload: fresh ones cost more than the copying
-    stream = request.stream()
 
     async def flush() -> int:
         chunks = [held[:length]] if length else []
         return await run_in_threadpool(upload.write, offset, cast(list[bytes], chunks))
 
     try:
-        while (chunk := await _next(stream, idle, upload.digest)) is not None:
-            rest = memoryview(chunk)
+        more = True
+        while more:
+            message = await _within(parts, request.receive(), "arrive")
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            rest, more = memoryview(message.get("body", b"")), message.get("more_body", False)
             while rest:
                 room = min(len(rest), CHUNK - length)
                 held[length : length + room] = rest[:room]
                 length, rest = length + room, rest[room:]
                 if length == CHUNK:
                     offset, length = await flush(), 0
-    except (ClientDisconnect, DeadlineExceeded):
+    except (ClientDisconnect, DeadlineExceeded, Unreachable):
         await flush()
         raise
     return await flush()
-
-
-async def _next(stream: AsyncIterator[bytes], idle: float, digest: str) -> bytes | None:
-    try:
-        async with asyncio.timeout(idle):
-            return await anext(stream, None)
-    except TimeoutError:
-        raise DeadlineExceeded(f"waited {idle:g} s for bytes of blob {digest[:12]}.", hint="Send the rest again.") from None
 
 
 def _number(request: Request, name: str, default: int | None) -> int:
@@ -220,6 +219,28 @@ def _number(request: Request, name: str, default: int | None) -> int:
     if text is None or not re.fullmatch(r"\d{1,18}", text):
         raise UsageError(f"`{name}` should be a number of bytes, found {text or 'none'}.")
     return int(text)
+
+
+# -- both ways ---------------------------------------------------------------------------------------------------------
+
+
+async def _within(parts: Parts, step: Awaitable[Result], what: str) -> Result:
+    """One step of a transfer, which may take `idle_seconds` and ends with the master.
+
+    :raises DeadlineExceeded: no byte moved for that long.
+    :raises Unreachable: the master stops. Either way the transfer can be resumed.
+    """
+    task = asyncio.ensure_future(step)
+    end = parts.clock.monotonic() + parts.settings.idle_seconds
+    try:
+        while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
+            if parts.stopping.is_set():
+                raise Unreachable("the master is stopping.", hint="Go on when it is there again.")
+            if parts.clock.monotonic() >= end:
+                raise DeadlineExceeded(f"waited {parts.settings.idle_seconds:g} s for bytes to {what}.", hint="Go on from there.")
+        return task.result()
+    finally:
+        task.cancel()
 
 
 # -- what the ledger is told -------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ One suite runs against both kinds of the seam where it can: HTTPS, and copying i
 
 import errno
 import hashlib
+import logging
 import os
 import random
 import socket
@@ -41,6 +42,13 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def name(request: pytest.FixtureRequest) -> str:
     """A child of the test's own."""
     return "c" + hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]
+
+
+@pytest.fixture(autouse=True)
+def _a_calm_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Lines that break are nothing that a master's log should shout about."""
+    yield
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def some_bytes(seed: int, size: int = SIZE) -> bytes:

@@ -56,6 +56,7 @@ class Running:
     url: str
     port: int
     tls: pki.Tls
+    server: ApiServer
 
     def invite(self, name: str | None = None, url: str | None = None) -> str:
         return nodes.invite(
@@ -123,6 +124,6 @@ def running_master(folder: Path, **settings: object) -> Iterator[Running]:
     )
     try:
         with ApiServer(make_app(parts), "127.0.0.1", 0, tls, clock=clock, stop_seconds=2.0) as server:
-            yield Running(parts, superlink, f"https://127.0.0.1:{server.port}", server.port, tls)
+            yield Running(parts, superlink, f"https://127.0.0.1:{server.port}", server.port, tls, server)
     finally:
         ledger.close()
