@@ -168,13 +168,13 @@ def split_url(url: str) -> tuple[str, int]:
 
 
 def _context(ca: str | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks certificate and name; knows no authority yet
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     if ca is None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return context
     try:
-        context = ssl.create_default_context(cadata=ca)
+        context.load_verify_locations(cadata=ca)
     except (ssl.SSLError, ValueError):
         raise DamagedFile("the authority's certificate should be PEM, found something else.", hint="Enrol again.") from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
@@ -128,7 +129,7 @@ def test_a_proof_that_is_none_uses_nothing_up(ledger: Ledger, clock: ManualClock
     ("changes", "error"), [({"public_key": "garbage"}, UsageError), ({"speaks": (90, 99)}, WireVersionMismatch)]
 )
 def test_what_cannot_work_uses_nothing_up(
-    ledger: Ledger, clock: ManualClock, changes: dict[str, object], error: type[Exception]
+    ledger: Ledger, clock: ManualClock, changes: dict[str, Any], error: type[Exception]
 ) -> None:
     link, key, once = Link(), new_key(), secret(ledger, clock)
     with pytest.raises(error):
