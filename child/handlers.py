@@ -32,8 +32,8 @@ from trunkline.messages import (
     TaskCount,
     Update,
 )
-from trunkline.settings import load as load_settings
 from trunkline.sets import SetFile
+from trunkline.settings import load as load_settings
 
 Answer = tuple[Message, bytes | None]
 """A message, and the bytes that go with it where sets travel inside the messages."""
@@ -61,9 +61,23 @@ class Child:
         self.name, self.home, self.settings, self.transfer = name, home, settings, transfer
         self.clock, self.stopping, self.progress = clock or SystemClock(), stopping, progress
         self.registry = Registry(home)
-        self.site = Site(home, settings, transfer)
-        self.sets = SetCache(home, settings.keep_sets, transfer)
         self._stores: dict[str, PrivateStore] = {}
+        self.configure(settings)
+
+    def configure(self, settings: ChildSettings) -> None:
+        """Go on with other settings; what is loaded is loaded again when it is needed."""
+        self.settings = settings
+        self.site = Site(self.home, settings, self.transfer)
+        self.sets = SetCache(self.home, settings.keep_sets, self.transfer)
+
+    def counted(self) -> tuple[list[TaskCount], list[str]]:
+        """Every task of this site with its training samples, and what is wrong with those that cannot be counted."""
+        counts: list[TaskCount] = []
+        problems: list[str] = []
+        for encoder_type in self.registry.types():
+            found, wrong = self._count(encoder_type, ())
+            counts, problems = counts + found, problems + wrong
+        return counts, problems
 
     def answer(self, message: Message, attachment: bytes | None = None) -> Answer:
         """Do what a message asks. Whatever goes wrong on the way is the answer, never an exception."""
@@ -91,7 +105,9 @@ class Child:
             counts, problems = self._count(instruction.encoder.type, instruction.tasks)
             if not counts:
                 found = "; ".join(problems) or f"tasks of type {', '.join(self.registry.types()) or 'none'}"
-                raise RefusedValue(Reason.NO_SAMPLES, f"samples of type {instruction.encoder.type!r} should be here, found {found}.")
+                raise RefusedValue(
+                    Reason.NO_SAMPLES, f"samples of type {instruction.encoder.type!r} should be here, found {found}."
+                )
         except RefusedValue as error:
             return self._confirmation(instruction, accepted=False, reason=error.reason, detail=error.message)
         return self._confirmation(instruction, accepted=True, detail="; ".join(problems), tasks=tuple(counts))

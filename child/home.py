@@ -1,17 +1,17 @@
 """A child's folder. Everything a site keeps lies here, and nothing of it is shared but what `updates/` holds.
 
-    child.toml                      settings, read at start and on SIGHUP
-    identity.json, key.pem, ca.pem  who this child is, made by `trunkline-child enrol`; the key never leaves the folder
-    node.json                       the node id that the SuperLink gave it last
-    lock                            held by the one process that uses the folder
-    tasks/NAME.toml                 a task: where its samples lie, its labels, its head
-    modules/                        the site's own code: encoders, heads, readers (`file.py:name`)
-    encoders/MANIFEST/              files of an encoder (config, tokenizer, frozen weights), by the digest of their manifest
-    sets/DIGEST                     parameter sets from the master; the newest few are kept
-    updates/DIGEST                  what was trained and sent, so that it can be sent again
-    private/ENCODER/                heads, their optimiser state and the data order, in generations
-    cache/                          samples as token ids, read once
-    logs/
+child.toml                      settings, read at start and on SIGHUP
+identity.json, key.pem, ca.pem  who this child is, made by `trunkline-child enrol`; the key never leaves the folder
+node.json                       the node id that the SuperLink gave it last
+lock                            held by the one process that uses the folder
+tasks/NAME.toml                 a task: where its samples lie, its labels, its head
+modules/                        the site's own code: encoders, heads, readers (`file.py:name`)
+encoders/MANIFEST/              files of an encoder (config, tokenizer, frozen weights), by the digest of their manifest
+sets/DIGEST                     parameter sets from the master; the newest few are kept
+updates/DIGEST                  what was trained and sent, so that it can be sent again
+private/ENCODER/                heads, their optimiser state and the data order, in generations
+cache/                          samples as token ids, read once
+logs/
 """
 
 import os
@@ -101,7 +101,9 @@ class ChildHome:
     def existing(self) -> "ChildHome":
         """:raises NotFound: nobody enrolled here."""
         if not self.identity.exists():
-            raise NotFound(f"`{self.folder}` should be an enrolled child's folder, and is not.", hint="Run `trunkline-child enrol` first.")
+            raise NotFound(
+                f"`{self.folder}` should be an enrolled child's folder, and is not.", hint="Run `trunkline-child enrol` first."
+            )
         return self
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from trunkline.messages import Name, Value
 
@@ -13,7 +13,7 @@ Clock = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
 class _Part(Value):
     """Shared by the parts of the file: TOML has no tuples, so lists are taken for them."""
 
-    model_config = {"strict": False}
+    model_config = ConfigDict(strict=False)
 
 
 class Policy(_Part):

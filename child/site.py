@@ -14,6 +14,7 @@ from tasks.encoders import Encoder
 from tasks.evaluate import evaluate
 from tasks.heads import make_head
 from tasks.specs import TaskSpec
+from tasks.step import choose_precision
 from tasks.table import SampleTable, open_table
 from trunkline.files import sha256_file
 from trunkline.messages import EncoderRef, Plan, Score
@@ -64,15 +65,15 @@ class Site:
     def plan(self, plan: Plan) -> Plan:
         """The master's plan with what the site decides itself."""
         torch.set_num_threads(self.settings.threads or plan.threads or torch.get_num_threads())
-        precision = self.settings.precision or plan.precision
-        if precision == "auto":
-            precision = "bf16" if self.settings.device.startswith("cuda") and torch.cuda.is_bf16_supported() else "float32"
+        precision = choose_precision(self.settings.precision or plan.precision, torch.device(self.settings.device))
         return plan.model_copy(update={"precision": precision})
 
     def tasks(self, encoder: Encoder, specs: Iterable[TaskSpec], plan: Plan | None) -> dict[str, LocalTask]:
         """Tables and fresh heads for these tasks; saved heads are loaded over them."""
         most = plan.max_length if plan else None
-        return {spec.name: self._task(encoder, spec.model_copy(update={"max_length": most}) if most else spec, plan) for spec in specs}
+        return {
+            spec.name: self._task(encoder, spec.model_copy(update={"max_length": most}) if most else spec, plan) for spec in specs
+        }
 
     def scores(self, encoder: Encoder, tasks: Mapping[str, LocalTask], splits: Sequence[str]) -> list[Score]:
         """Each task's metric on each split that has samples."""
@@ -86,7 +87,8 @@ class Site:
     def _task(self, encoder: Encoder, spec: TaskSpec, plan: Plan | None) -> LocalTask:
         key = (self._loaded[0] if self._loaded else "", spec)
         if key not in self._tables:
-            self._tables[key] = open_table(spec, encoder.processor, self.home.cache, self.home.folder, self.settings.memory)
+            self._tables[key] = open_table(spec, encoder, self.home.cache, self.home.folder, self.settings.memory, self.modules())
         table = self._tables[key]
-        head = make_head(spec, table.labels, encoder.hidden, plan.seed if plan else 0)
+        seed = plan.seed if plan else 0
+        head = make_head(spec, table.labels, encoder.hidden, seed, scale=table.scale, modules=self.modules())
         return LocalTask(spec, table, head.to(self.settings.device))

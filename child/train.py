@@ -123,7 +123,12 @@ def _lines(
 
 
 def _keep(
-    before: Private, tasks: Mapping[str, LocalTask], store: LocalStore, lines: Mapping[str, Line], queue: MemoryQueue[int], plan: Plan
+    before: Private,
+    tasks: Mapping[str, LocalTask],
+    store: LocalStore,
+    lines: Mapping[str, Line],
+    queue: MemoryQueue[int],
+    plan: Plan,
 ) -> Private:
     """The private state after the round: what was trained now, beside what other tasks left."""
     tensors = {name: array for name, array in before.tensors.items() if name.split("/", 1)[0] not in tasks}

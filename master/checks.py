@@ -85,9 +85,7 @@ def _check_sender(said: str, child: str) -> None:
 
 def _check_round(job: str, number: int, wanted_job: str, wanted: int) -> None:
     if (job, number) != (wanted_job, wanted):
-        raise RefusedValue(
-            Reason.ROUND, f"the answer should be of job {wanted_job}, round {wanted}, found {job}, round {number}."
-        )
+        raise RefusedValue(Reason.ROUND, f"the answer should be of job {wanted_job}, round {wanted}, found {job}, round {number}.")
 
 
 def _check_counts(update: Update, confirmed: Mapping[str, int]) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from trunkline.codec import CODECS
 from trunkline.messages import Name, Plan, Value
@@ -14,7 +14,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class _Part(Value):
     """Shared by the parts of a job's file: TOML has no tuples, so lists are taken for them."""
 
-    model_config = {"strict": False}
+    model_config = ConfigDict(strict=False)
 
 
 class Children(_Part):
@@ -42,7 +42,7 @@ class Children(_Part):
 class Stop(_Part):
     """When no further round follows, besides the number of rounds. Read from the validation scores that the children report."""
 
-    target: dict[Name, float] = {}  # task, or `mean`: a validation score that is good enough
+    target: dict[Name, float] = Field(default_factory=dict)  # task, or `mean`: a validation score that is good enough
     patience: Annotated[int, Field(ge=1)] | None = None  # rounds without a better mean
     seconds: Positive | None = None  # wall time of the job
 

@@ -71,9 +71,7 @@ def _record(
         round=round_.number,
         base=round_.base,
         codec=job.spec.codec,
-        confirmed={
-            name: {task.task: task.samples for task in confirmation_of(member).tasks} for name, member in members.items()
-        },
+        confirmed={name: {task.task: task.samples for task in confirmation_of(member).tasks} for name, member in members.items()},
         recorded=recorded,
     )
     try:
@@ -90,4 +88,3 @@ def _record(
         return False
     job.pen.record_update(round_.number, child, update.table(), update.digest, update.size)
     return True
-

@@ -1,0 +1,259 @@
+"""`trunkline serve`: the SuperLink, the HTTPS API and the runs of open jobs, kept alive until the process is told to stop.
+
+Nothing is decided here that the ledger does not hold. Each turn of the loop compares what should run with what runs: a job that is
+open has one run; a run whose process ended is stopped at the SuperLink and, if its job is still open, started again; a SuperLink that
+ended is started again with the node keys of the ledger. So a daemon that was killed only has to be started again.
+"""
+
+import logging
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from master import nodes, pki
+from master.api.app import make_app
+from master.api.parts import Parts
+from master.api.serve import ApiServer
+from master.blobs import BlobStore
+from master.home import DaemonInfo, MasterHome
+from master.ledger import Ledger
+from master.records import Job
+from master.settings import MasterSettings
+from master.superlink import SuperLink, TlsFiles
+from master.tokens import Gate, new_secret, new_token
+from trunkline import __version__
+from trunkline.clock import Clock, SystemClock
+from trunkline.errors import TrunklineError, Unreachable
+
+logger = logging.getLogger(__name__)
+
+TURN = 0.5
+"""Seconds between two looks at what runs, if nobody wakes the loop before."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds before a run, or the SuperLink, that ended by itself is started again; doubled each time, jittered."""
+
+SWEEP_SECONDS = 24 * 3600.0
+"""Age at which what a broken upload left is thrown away."""
+
+
+def serve(settings: MasterSettings, *, stop: threading.Event | None = None, clock: Clock | None = None) -> None:
+    """Run a master until SIGTERM or SIGINT, or until `stop` is set.
+
+    :raises AlreadyRunning: another master has this state folder, or a port is in use.
+    :raises SettingsError, StorageFailed: it cannot start as it is set up.
+    """
+    clock, stop = clock or SystemClock(), stop or threading.Event()
+    home = MasterHome(settings.state)
+    home.create()
+    with ExitStack() as parts:
+        parts.callback(home.lock().release)
+        parts.enter_context(_logging(home, settings.log_level))
+        parts.enter_context(_signals(stop))
+        daemon = parts.enter_context(_started(settings, home, clock))
+        logger.info("serving %s (SuperLink %s), state %s", daemon.parts.url, daemon.parts.flower, home.folder)
+        while not stop.is_set():
+            daemon.turn()
+            daemon.waking.wait(TURN)
+            daemon.waking.clear()
+            if stop.is_set() or not daemon.api.alive():
+                break
+        logger.info("stopping")
+
+
+@contextmanager
+def _started(settings: MasterSettings, home: MasterHome, clock: Clock) -> Iterator["Daemon"]:
+    """Everything started, in the order of need; stopped in the other order."""
+    tls = pki.ensure(home.tls, settings.certificate_names(), clock.now())
+    with ExitStack() as parts:
+        ledger = Ledger.open(settings.ledger or home.ledger_url(), clock)
+        parts.callback(ledger.close)
+        blobs = BlobStore(home.blobs, clock)
+        blobs.sweep(SWEEP_SECONDS)
+        files = TlsFiles(ca=tls.ca, cert=tls.certificate, key=tls.key)
+        link = SuperLink(home.superlink, settings.superlink_port, files, host=settings.host, clock=clock)
+        daemon = Daemon(settings, home, ledger, link, clock)
+        wired = Parts(
+            ledger=ledger,
+            blobs=blobs,
+            gate=Gate(new_secret(home.grant_secret), clock),
+            settings=settings,
+            register=daemon.register,
+            actions=daemon,
+            clock=clock,
+            admin_token=home.admin_token(new_token),
+            ca=tls.ca.read_text(encoding="ascii"),
+            flower=f"{settings.reached_as()}:{settings.superlink_port}",
+            url=f"https://{settings.reached_as()}:{settings.port}",
+        )
+        daemon.parts = wired
+        parts.callback(link.stop)
+        link.start()
+        daemon.register_all()
+        daemon.api = ApiServer(make_app(wired), settings.host, settings.port, tls, clock=clock, stop_seconds=settings.stop_seconds)
+        parts.enter_context(daemon.api)
+        info = DaemonInfo(
+            pid=os.getpid(),
+            url=wired.url,
+            port=daemon.api.port,
+            superlink_port=settings.superlink_port,
+            started=clock.now(),
+            version=__version__,
+        )
+        home.write_daemon(info)
+        parts.callback(home.forget_daemon)
+        yield daemon
+
+
+@dataclass(slots=True)
+class _Pause:
+    """When something that ended by itself may be started again."""
+
+    until: float = 0.0  # monotonic seconds
+    length: float = FIRST_PAUSE
+
+    def over(self, now: float) -> bool:
+        return now >= self.until
+
+    def grow(self, now: float, rng: random.Random) -> None:
+        self.until = now + self.length * rng.uniform(0.5, 1.0)
+        self.length = min(LONGEST_PAUSE, self.length * 2)
+
+
+@dataclass
+class Daemon:
+    """What runs, compared with what the ledger says should run. Implements `master.api.parts.Actions`."""
+
+    settings: MasterSettings
+    home: MasterHome
+    ledger: Ledger
+    link: SuperLink
+    clock: Clock
+    rng: random.Random = field(default_factory=random.Random)
+    waking: threading.Event = field(default_factory=threading.Event)
+    runs: dict[str, int] = field(default_factory=dict)  # job -> run
+    pauses: dict[str, _Pause] = field(default_factory=dict)  # job -> when it may be started again
+    link_pause: _Pause = field(default_factory=_Pause)
+    parts: Parts = field(init=False)
+    api: ApiServer = field(init=False)
+
+    # -- what the API asks -------------------------------------------------------------------------------------------
+
+    def wake(self, job: str) -> None:
+        """Look now: a job was started, paused, resumed or aborted."""
+        self.pauses.pop(job, None)
+        self.waking.set()
+
+    def register(self, public_key: bytes) -> int:
+        """Make a key known at the SuperLink."""
+        return self.link.register_node(public_key)
+
+    def unregister(self, flower_id: int) -> None:
+        """Take a key back at the SuperLink."""
+        try:
+            self.link.control.unregister_node(flower_id)
+        except Unreachable:
+            logger.warning("node %s is revoked; the SuperLink, which is away, is told at its next start", flower_id)
+
+    def register_all(self) -> None:
+        """Tell the SuperLink, which keeps nothing, every active key."""
+        known = nodes.register_all(self.ledger, self.register)
+        logger.info("%d nodes known to the SuperLink", len(known))
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """One comparison. What fails is tried again in the next turn, with growing pauses."""
+        try:
+            if self._link_up():
+                self._stop_runs()
+                self._start_runs()
+        except TrunklineError as error:
+            logger.warning("%s", error)
+
+    def _link_up(self) -> bool:
+        if self.link.alive():
+            return True
+        now = self.clock.monotonic()
+        if not self.link_pause.over(now):
+            return False
+        self.link_pause.grow(now, self.rng)
+        logger.warning("the SuperLink ended; starting it again")
+        self.link.start()
+        self.runs.clear()
+        self.register_all()
+        self.ledger.event("superlink.restarted")
+        return True
+
+    def _stop_runs(self) -> None:
+        """Forget runs whose process ended, and end those whose job should not run."""
+        wanted = {job.id for job in self.ledger.open_jobs() if job.state != "paused"}
+        gone = set(self.link.reap())
+        for job, run in list(self.runs.items()):
+            if run in gone:
+                del self.runs[job]
+                self.pauses.setdefault(job, _Pause()).grow(self.clock.monotonic(), self.rng)
+                if job in wanted:
+                    logger.warning("run %s of job %s ended before its job", run, job)
+            elif job not in wanted and self.ledger.job(job).state != "paused":
+                self.link.stop_run(run)
+                del self.runs[job]
+
+    def _start_runs(self) -> None:
+        now = self.clock.monotonic()
+        for job in self.ledger.open_jobs():
+            if job.state != "paused" and job.id not in self.runs and self.pauses.setdefault(job.id, _Pause()).over(now):
+                self._start(job)
+
+    def _start(self, job: Job) -> None:
+        run = self.link.start_run({"job": job.id, "state": str(self.home.folder.absolute())})
+        self.runs[job.id] = run
+        self.ledger.set_run(job.id, str(run))
+        logger.info("job %s is run %s", job.id, run)
+
+
+@contextmanager
+def _logging(home: MasterHome, level: str) -> Iterator[None]:
+    """The daemon's log goes to a rotated file and to stderr."""
+    root = logging.getLogger()
+    formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handlers: Mapping[str, logging.Handler] = {
+        "file": RotatingFileHandler(Path(home.logs) / "daemon.log", maxBytes=8 << 20, backupCount=3, encoding="utf-8"),
+        "stderr": logging.StreamHandler(),
+    }
+    before = root.level
+    root.setLevel(level.upper())
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for handler in handlers.values():
+        handler.setFormatter(formatter)
+        root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.setLevel(before)
+        for handler in handlers.values():
+            root.removeHandler(handler)
+            handler.close()
+
+
+@contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT ask for a stop; a thread that is not the main one leaves signals alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+__all__ = ["Daemon", "serve"]
