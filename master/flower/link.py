@@ -55,7 +55,7 @@ class _Waiting:
     pause: float  # seconds until it is sent again
     node: int = 0
     boot: str | None = None
-    ids: set[str] = field(default_factory=set)  # every sending of the message
+    ids: list[str] = field(default_factory=list)  # every sending of the message that may still be answered
     due: float = 0.0  # monotonic seconds
     gone: float | None = None  # since when the node is away
 
@@ -136,7 +136,7 @@ class FlowerLink:
                 ids = list(self.grid.push_messages(flower))
             for one, message_id in zip(part, ids, strict=False):
                 if message_id:
-                    one.ids.add(message_id)
+                    one.ids.append(message_id)
                 one.due, one.pause = now + one.pause, one.pause * 2
 
     def _encode(self, one: _Waiting, deadline: Deadline) -> Message:
@@ -164,7 +164,7 @@ class FlowerLink:
                     logger.warning("an answer that nobody asked for, from node %s", message.metadata.src_node_id)
                     continue
                 one = waiting[child]
-                one.ids.discard(message.metadata.reply_to_message_id)
+                one.ids.remove(message.metadata.reply_to_message_id)
                 if message.has_error():
                     if failure := self._error(child, one, message):
                         yield child, failure, None
@@ -181,7 +181,7 @@ class FlowerLink:
         except LostMessage:
             if len(ids) == 1:
                 one = waiting[owner[ids[0]]]
-                one.ids.discard(ids[0])
+                one.ids.remove(ids[0])
                 one.due = min(one.due, self.clock.monotonic() + self.resend)
                 return []
         half = len(ids) // 2

@@ -65,6 +65,7 @@ class FakeGrid(Grid):
     rejects: bool = False
     lost: set[str] = field(default_factory=set)
     ready: dict[str, Message] = field(default_factory=dict)
+    delivered: set[str] = field(default_factory=set)
     from_node: int | None = None
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -97,8 +98,11 @@ class FakeGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         self.pulls += 1
         asked = list(message_ids)
+        assert "" not in asked, "the SuperLink took no such message"
+        assert not self.delivered & set(asked), "the real SuperLink answers 500 to an id that was answered before"
         if self.lost & set(asked):
             raise LostMessage("gone")
+        self.delivered |= self.ready.keys() & set(asked)
         return [self.ready.pop(one) for one in asked if one in self.ready]
 
     def get_node_ids(self) -> list[int]:
