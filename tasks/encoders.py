@@ -109,7 +109,8 @@ class Encoder(nn.Module):
             array = read(name)
             if tuple(array.shape) != tuple(tensor.shape):
                 raise RefusedValue(Reason.SHAPE, f"{name!r} should be {tuple(tensor.shape)}, found {tuple(array.shape)}.")
-            tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+            plain = array if array.flags.c_contiguous and array.flags.writeable else array.copy()
+            tensor.copy_(torch.from_numpy(plain))
         self._reset_products()
 
     def _reset_products(self) -> None:

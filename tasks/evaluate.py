@@ -64,8 +64,6 @@ def evaluate(
             found.append(mine)
             wanted.append(truth)
     value = metrics.score(spec.measure, spec.head, np.concatenate(found), np.concatenate(wanted))
-    if not np.isfinite(value):
-        raise TrainingFailed(Reason.NOT_FINITE, f"{spec.measure} of task {spec.name!r} should be finite, found {value}.")
     return Score(
         task=spec.name,
         split=split,
@@ -86,14 +84,24 @@ def _batches(table: SampleTable, indices: NDArray[np.int64], size: int, max_leng
 def _answers(encoder: Encoder, head: Head, batch: Batch) -> tuple[NDArray[Any], NDArray[Any]]:
     """What was found and what was wanted; for pairs the embeddings of the two sides."""
     sides = [encoder(side) for side in batch.inputs]
+    for side in sides:
+        _check_finite(side.pooled, batch.task)
     if head.spec.head == "pairs":
         first, second = (side.pooled.float().cpu().numpy() for side in sides)
         return first, second
-    found, wanted = head.predict(sides).cpu().numpy(), batch.labels.cpu().numpy()
+    answer = head.predict(sides)
+    _check_finite(answer, batch.task)
+    found, wanted = answer.cpu().numpy(), batch.labels.cpu().numpy()
     if head.spec.head == "tokens":
         kept = wanted != IGNORED
         return found[kept], wanted[kept]
     return found, wanted
+
+
+def _check_finite(values: torch.Tensor, task: str) -> None:
+    """A metric would hide it: the largest of NaNs is a class like any other."""
+    if not torch.isfinite(values).all():
+        raise TrainingFailed(Reason.NOT_FINITE, f"what task {task!r} predicts should be finite, found NaN or infinity.")
 
 
 # -- new samples -------------------------------------------------------------------------------------------------------

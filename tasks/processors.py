@@ -37,6 +37,8 @@ class TextProcessor:
             raise SpecError(f"`{folder}` should hold the files of a tokenizer, found: {error}.") from None
         if not getattr(self.tokenizer, "is_fast", False):
             raise SpecError(f"`{folder}` should hold tokenizer.json, found only a slow tokenizer.")
+        if set(self.tokenizer.get_vocab()) <= set(self.tokenizer.all_special_tokens):  # what comes of a folder without the files
+            raise SpecError(f"`{folder}` should hold the files of a tokenizer, found no vocabulary.")
         self.pad_id: int = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
         files = [folder / name for name in ("tokenizer.json", "tokenizer_config.json")]
         digests = [sha256_file(file) if file.is_file() else "" for file in files]
@@ -79,7 +81,7 @@ class TextProcessor:
         """
         for column, value in zip(spec.fields[side], row.fields[side], strict=True):
             if isinstance(value, bool) or not isinstance(value, str | int | float):
-                raise wrong(spec, row.line, column, f"should be text, found {str(value)[:60]!r}")
+                raise wrong(spec, row.line, column, f"should be text, found {repr(value)[:60]}")
         return tuple(str(value) for value in row.fields[side])
 
     def check_words(self, spec: TaskSpec, row: Row) -> list[str]:
@@ -111,7 +113,7 @@ class VectorProcessor:
         try:
             flat = np.asarray(raw, dtype=np.float32).reshape(-1)
         except (TypeError, ValueError):
-            raise wrong(spec, row.line, column, f"should be numbers, found {str(raw)[:60]!r}") from None
+            raise wrong(spec, row.line, column, f"should be numbers, found {repr(raw)[:60]}") from None
         if flat.size != int(np.prod(self.shape)):
             raise wrong(spec, row.line, column, f"should be {int(np.prod(self.shape))} numbers {self.shape}, found {flat.size}")
         if not np.isfinite(flat).all():

@@ -157,7 +157,7 @@ def words(spec: TaskSpec, line: int, column: str, value: Any) -> list[str]:
         else:
             value = value.split()
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise wrong(spec, line, column, f"should be a list of strings, found {str(value)[:60]!r}")
+        raise wrong(spec, line, column, f"should be a list of strings, found {repr(value)[:60]}")
     return list(value)
 
 
