@@ -161,6 +161,13 @@ class Daemon:
         except Unreachable:
             logger.warning("node %s is revoked; the SuperLink, which is away, is told at its next start", flower_id)
 
+    def online(self) -> frozenset[int] | None:
+        """Ids of the nodes that the SuperLink hears of now; None where it does not answer."""
+        try:
+            return frozenset(node.node_id for node in self.link.nodes() if node.status == "online")
+        except Unreachable:
+            return None
+
     def register_all(self) -> None:
         """Tell the SuperLink, which keeps nothing, every active key."""
         known = nodes.register_all(self.ledger, self.register)

@@ -12,8 +12,8 @@ from trunkline import settings
 Positive = Annotated[float, Field(gt=0, le=10 * 366 * 86_400, allow_inf_nan=False)]
 """Seconds of a wait or a lifetime: never zero, never negative, never for ever."""
 
-Port = Annotated[int, Field(ge=0, le=65_535)]
-"""0 takes any free port; `daemon.json` says which."""
+Port = Annotated[int, Field(ge=1, le=65_535)]
+"""A fixed one: it stands in invitations, and children come back to it."""
 
 PREFIX = "TRUNKLINE"
 FILE = "trunkline.toml"
@@ -37,7 +37,6 @@ class MasterSettings(BaseModel):
     idle_seconds: Positive = 60  # a transfer that moves no byte for this long is cut; it can be resumed
     poll_seconds: Positive = 25  # the longest wait of one `job watch` call; proxies often cut at 30
     stop_seconds: Positive = 10  # what runs at a stop may finish within this
-    offline_seconds: Positive = 60  # a node that was not heard of for this long is shown as offline
 
     # -- how much
     max_blob_bytes: Annotated[int, Field(ge=1 << 10)] = 16 << 30  # the largest parameter set or encoder file
@@ -51,7 +50,7 @@ class MasterSettings(BaseModel):
 
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:
-        if self.port and self.port == self.superlink_port:
+        if self.port == self.superlink_port:
             raise ValueError(f"`superlink_port` should differ from `port`, found {self.port} for both")
         return self
 

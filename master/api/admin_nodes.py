@@ -29,9 +29,13 @@ def routes(parts: Parts) -> APIRouter:
     router = APIRouter()
     ledger, limit = parts.ledger, parts.settings.max_body_bytes
 
+    def shown(node: Node) -> dict[str, Any]:
+        return _node(node, parts.actions.online())
+
     @router.get("/nodes")
     def all_nodes() -> list[dict[str, Any]]:
-        return [_node(parts, node) for node in ledger.nodes()]
+        online = parts.actions.online()
+        return [_node(node, online) for node in ledger.nodes()]
 
     @router.post("/nodes/invite", status_code=201)
     def invite(body: Annotated[Invite, Depends(body_of(Invite, limit))]) -> dict[str, Any]:
@@ -43,19 +47,19 @@ def routes(parts: Parts) -> APIRouter:
 
     @router.get("/nodes/{name}")
     def show(name: str) -> dict[str, Any]:
-        return _node(parts, ledger.node(name))
+        return shown(ledger.node(name))
 
     @router.post("/nodes/{name}/disable")
     def disable(name: str) -> dict[str, Any]:
-        return _node(parts, nodes.disable(ledger, name))
+        return shown(nodes.disable(ledger, name))
 
     @router.post("/nodes/{name}/enable")
     def enable(name: str) -> dict[str, Any]:
-        return _node(parts, nodes.enable(ledger, name))
+        return shown(nodes.enable(ledger, name))
 
     @router.post("/nodes/{name}/revoke")
     def revoke(name: str) -> dict[str, Any]:
-        return _node(parts, nodes.revoke(ledger, name, parts.actions.unregister))
+        return shown(nodes.revoke(ledger, name, parts.actions.unregister))
 
     @router.get("/tasks")
     def tasks() -> list[dict[str, Any]]:
@@ -64,12 +68,11 @@ def routes(parts: Parts) -> APIRouter:
     return router
 
 
-def _node(parts: Parts, node: Node) -> dict[str, Any]:
-    """A node without what opens doors."""
+def _node(node: Node, online: frozenset[int] | None) -> dict[str, Any]:
+    """A node without what opens doors; `online` is null where the SuperLink does not say."""
     told = table(node)
     del told["token_hash"]
-    recently = node.seen is not None and parts.clock.now() - node.seen < parts.settings.offline_seconds
-    return told | {"key": key_id(node.public_key), "online": recently and node.state == "active"}
+    return told | {"key": key_id(node.public_key), "online": None if online is None else node.flower_id in online}
 
 
 def _tasks(parts: Parts) -> list[dict[str, Any]]:

@@ -22,6 +22,9 @@ class Actions(Protocol):
     def unregister(self, flower_id: int) -> None:
         """A node was revoked: the SuperLink should forget its key."""
 
+    def online(self) -> frozenset[int] | None:
+        """Ids of the nodes that the SuperLink hears of now; None where it does not answer."""
+
 
 @dataclass(frozen=True)
 class Parts:

@@ -342,9 +342,11 @@ def test_nodes_are_shown_without_what_opens_doors(master: Running, admin: Https)
     assert told["name"] == name and told["state"] == "active" and not told["online"]
     listed = json.dumps(admin.call("GET", "/v1/admin/nodes"))
     assert name in listed and got.token not in listed and "token" not in listed and "BEGIN" not in listed
-    with MasterApi(master.url, got.ca, got.token, SystemClock(), random.Random(0)) as api:
-        api.hello(Hello(boot="b"))
-    assert admin.call("GET", f"/v1/admin/nodes/{name}")["online"]
+    master.superlink.heard = {got.node_id}
+    assert {one["name"] for one in admin.call("GET", "/v1/admin/nodes") if one["online"]} == {name}
+    master.superlink.heard = None
+    assert admin.call("GET", f"/v1/admin/nodes/{name}")["online"] is None, "nobody knows while the SuperLink is away"
+    master.superlink.heard = set()
 
 
 def test_a_disabled_child_is_kept_out_and_let_in_again(master: Running, admin: Https) -> None:

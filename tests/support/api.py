@@ -33,6 +33,7 @@ class Superlink:
 
     ids: dict[bytes, int] = field(default_factory=dict)
     woken: list[str] = field(default_factory=list)
+    heard: set[int] | None = field(default_factory=set)  # ids of nodes that are online
     failures: list[Exception] = field(default_factory=list)  # raised first, one a call
 
     def register(self, key: bytes) -> int:
@@ -42,6 +43,9 @@ class Superlink:
 
     def unregister(self, flower_id: int) -> None:
         self.ids = {key: one for key, one in self.ids.items() if one != flower_id}
+
+    def online(self) -> frozenset[int] | None:
+        return None if self.heard is None else frozenset(self.heard)
 
     def wake(self, job: str) -> None:
         self.woken.append(job)
@@ -108,7 +112,7 @@ def running_master(folder: Path, **settings: object) -> Iterator[Running]:
     tls = pki.ensure(folder / "tls", ["127.0.0.1", "localhost"], clock.now())
     ledger = Ledger.open(f"sqlite:///{folder / 'ledger.sqlite3'}", clock)
     superlink = Superlink()
-    options = MasterSettings.model_validate({"state": folder, "port": 0, "superlink_port": 0} | settings)
+    options = MasterSettings.model_validate({"state": folder} | settings)
     parts = Parts(
         ledger=ledger,
         blobs=BlobStore(folder / "blobs"),

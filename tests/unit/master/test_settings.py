@@ -27,7 +27,7 @@ def test_no_wait_is_zero_negative_or_endless(name: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        ({"port": -1}, "port"),
+        ({"port": 0}, "port"),
         ({"port": 65_536}, "port"),
         ({"port": 9000, "superlink_port": 9000}, "superlink_port"),
         ({"log_level": "loud"}, "log_level"),
