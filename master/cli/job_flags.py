@@ -1,0 +1,142 @@
+"""Every key of a job's file as a flag of `job start`. A table of its own: loading the model takes longer than `--help` may."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from master.cli.base import AdminCommand
+from trunkline.console import common, here
+from trunkline.errors import UsageError
+
+Kind = Literal["int", "float", "text", "list", "table", "bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag, and the place of its value in the file."""
+
+    name: str  # without the dashes
+    path: str  # e.g. `training.steps`
+    kind: Kind
+    help: str
+
+    @property
+    def key(self) -> str:
+        """Its name among the given options."""
+        return f"job_{self.path.replace('.', '_')}"
+
+
+FLAGS: tuple[Flag, ...] = (
+    Flag("encoder", "encoder", "text", "The encoder to train."),
+    Flag("rounds", "rounds", "int", "Rounds at most."),
+    Flag("rule", "rule", "text", "How updates are fused: mean, mean_by_task."),
+    Flag("codec", "codec", "text", "float32, or bf16: half the bytes upwards."),
+    Flag("transfer", "transfer", "text", "blob, or inline: parameter sets inside Flower's messages."),
+    Flag("task", "tasks", "list", "Only this task; may be repeated."),
+    Flag("report", "report", "list", "Splits that are scored after each round: train, validation, test."),
+    Flag("final-report", "final_report", "list", "Splits that are scored after the last round."),
+    Flag("keep-rounds", "keep_rounds", "int", "Rounds whose recorded updates are kept."),
+    Flag("seed", "seed", "int", "Of everything that is drawn."),
+    Flag("steps", "training.steps", "int", "Batches a round, at each child."),
+    Flag("optimizer", "training.optimizer", "text", "adamw or sgd."),
+    Flag("learning-rate", "training.learning_rate", "float", "Of the shared parameters."),
+    Flag("head-learning-rate", "training.head_learning_rate", "float", "Of the private heads."),
+    Flag("weight-decay", "training.weight_decay", "float", "Of AdamW."),
+    Flag("warmup", "training.warmup", "float", "Share of the whole job's steps."),
+    Flag("decay", "training.decay", "text", "none or linear, after the warm-up."),
+    Flag("clip-norm", "training.clip_norm", "float", "Largest norm of a gradient; 0 switches it off."),
+    Flag("prox", "training.prox", "float", "Strength of the FedProx term; 0 switches it off."),
+    Flag("batch-size", "training.batch_size", "int", "Samples a batch; without it each task's own."),
+    Flag("micro-batch", "training.micro_batch", "int", "Samples a forward pass, where memory is short."),
+    Flag("max-length", "training.max_length", "int", "Tokens a sample; without it each task's own."),
+    Flag("precision", "training.precision", "text", "float32, bf16 or auto."),
+    Flag("threads", "training.threads", "int", "Threads a child; without it its own setting."),
+    Flag("wanted", "children.wanted", "int", "Confirmations to start a round with at once."),
+    Flag("least", "children.least", "int", "Confirmations without which a round does not start."),
+    Flag("least-updates", "children.least_updates", "int", "Updates without which nothing is fused."),
+    Flag("close-at", "children.close_at", "int", "Updates that close a round early."),
+    Flag("confirm-seconds", "children.confirm_seconds", "float", "How long confirmations are waited for."),
+    Flag("update-seconds", "children.update_seconds", "float", "How long updates are waited for."),
+    Flag("report-seconds", "children.report_seconds", "float", "How long reports are waited for."),
+    Flag("wait-seconds", "children.wait_seconds", "float", "How long it is tried again where too few children are there."),
+    Flag("max-share", "children.max_share", "float", "Share of the weight that one child may have."),
+    Flag("target", "stop.target", "table", "TASK=SCORE that is good enough (TASK may be mean); may be repeated."),
+    Flag("patience", "stop.patience", "int", "Rounds without a better mean score, then stop."),
+    Flag("seconds", "stop.seconds", "float", "Wall time of the job."),
+)
+
+
+class JobCommand(AdminCommand):
+    """`job start`: with a flag for each key of the file."""
+
+    def more_options(self) -> list[click.Option]:
+        return [*(_option(flag) for flag in FLAGS), *super().more_options()]
+
+
+def _option(flag: Flag) -> click.Option:
+    kinds: dict[Kind, Any] = {"int": int, "float": float, "bool": bool}
+    metavar = {"int": "N", "float": "X", "list": "NAME", "table": "TASK=SCORE"}.get(flag.kind, "TEXT")
+    many = {"multiple": True, "default": ()} if flag.kind in ("list", "table") else {}
+    return common(f"--{flag.name}", flag.key, type=kinds.get(flag.kind, str), metavar=metavar, help=flag.help, **many)
+
+
+def asked(file: Path | None, more: list[str]) -> dict[str, Any]:
+    """What a job's file, its flags and `--set KEY=VALUE` say together; the later of these count more.
+
+    :raises SettingsError: the file is not TOML.
+    :raises UsageError: a flag is not what it should be.
+    """
+    from trunkline.settings import read_toml
+
+    table = read_toml(file) if file is not None else {}
+    given = here().given
+    for flag in FLAGS:
+        if (value := given.get(flag.key)) in (None, ()):
+            continue
+        put(table, flag.path, _scores(value) if flag.kind == "table" else list(value) if flag.kind == "list" else value)
+    for text in more:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(f"`--set` should be KEY=VALUE, such as training.steps=20, found {text!r}.")
+        put(table, key.strip(), value_of(value))
+    return table
+
+
+def put(table: dict[str, Any], path: str, value: Any) -> None:
+    """Set a value at a dotted path."""
+    *above, last = path.split(".")
+    for part in above:
+        inner = table.get(part)
+        table[part] = dict(inner) if isinstance(inner, Mapping) else {}
+        table = table[part]
+    table[last] = value
+
+
+def value_of(text: str) -> Any:
+    """A value as TOML has it; what is no TOML is text.
+
+    >>> value_of("3"), value_of("true"), value_of("bert"), value_of("[1, 2]")
+    (3, True, 'bert', [1, 2])
+    """
+    try:
+        table = tomllib.loads(f"x = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return table["x"] if len(table) == 1 else text
+
+
+def _scores(words: tuple[str, ...]) -> dict[str, float]:
+    scores: dict[str, float] = {}
+    for word in words:
+        task, equals, number = word.partition("=")
+        try:
+            scores[task] = float(number)
+        except ValueError:
+            equals = ""
+        if not equals or not task:
+            raise UsageError(f"`--target` should be TASK=SCORE, such as sentiment=0.85, found {word!r}.")
+    return scores
