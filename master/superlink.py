@@ -94,6 +94,7 @@ class SuperLink:
         self.stop()
         with storage(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._check_files()
         self._check_port()
         secret = secrets.token_hex(32)
         (key := self.folder / "secret").touch(mode=0o600)
@@ -118,6 +119,11 @@ class SuperLink:
             return [*common, "--insecure"]
         files = ["--ssl-ca-certfile", str(self.tls.ca), "--ssl-certfile", str(self.tls.cert), "--ssl-keyfile", str(self.tls.key)]
         return [*common, *files, "--enable-supernode-auth"]
+
+    def _check_files(self) -> None:
+        for path in (self.tls.ca, self.tls.cert, self.tls.key) if self.tls else ():
+            if not path.is_file():
+                raise SettingsError(f"`{path}` should be a PEM file, found none.")
 
     def _check_port(self) -> None:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET

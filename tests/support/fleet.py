@@ -44,21 +44,23 @@ ROOT = Path(__file__).parents[2]
 Found = TypeVar("Found")
 
 
-def until(look: Callable[[], Found | None], seconds: float, what: str) -> Found:
-    """What `look` gives, as soon as it gives something true."""
+def until(look: Callable[[], Found | None], seconds: float, what: str, log: Path | None = None) -> Found:
+    """What `look` gives, as soon as it gives something true; else an error that shows the log."""
     end = time.monotonic() + seconds
     while True:
         if found := look():
             return found
-        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
+        assert time.monotonic() < end, f"waited {seconds:g} s for {what}\n{log.read_text() if log else ''}"
         time.sleep(0.02)
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that is free, outside the range from which the system takes ports for connections that go out."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
 
 
 def tls_files(folder: Path) -> TlsFiles:
@@ -216,7 +218,7 @@ class AgentProcess:
             found = self.lines(word)
             return found[-1] if len(found) >= count else None
 
-        return until(look, seconds, f"{word!r} in {self.log.read_text()}")
+        return until(look, seconds, repr(word), self.log)
 
     def node_id(self, count: int = 1) -> int:
         return int(self.wait("online", count).split()[1])
