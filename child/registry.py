@@ -6,8 +6,8 @@ from pathlib import Path
 import tomli_w
 
 from child.home import ChildHome
+from tasks.samples import count_samples
 from tasks.specs import TaskSpec
-from tasks.table import count_samples
 from trunkline.errors import Conflict, NotFound
 from trunkline.files import write_atomically
 from trunkline.settings import build, read_toml

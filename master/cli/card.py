@@ -43,7 +43,7 @@ def _about(encoder: Table, version: Table, rounds: Sequence[Table]) -> str:
     lines = [
         f"# {encoder['name']}",
         "",
-        "A shared encoder, trained by Trunkline over samples that stayed at their sites. Task heads stayed there too and are not here.",
+        "A shared encoder, trained by Trunkline over samples that stayed at their sites. Task heads stayed there too.",
         "",
         f"- version {version['number']}, sha256 `{version['digest']}`",
         f"- type `{encoder['type']}`, started from {began}",

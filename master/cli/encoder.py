@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from master.cli.base import noun, open_master, verb, where
 from trunkline.console import here
-from trunkline.errors import Conflict, NotFound
+from trunkline.errors import Conflict, NotFound, UsageError
 from trunkline.terminal import Result, amount, moment, pairs, table
 
 app = noun("Shared encoders and their versions.")
@@ -39,6 +39,10 @@ def create(
     lora: Annotated[int | None, Option(metavar="RANK", help="Train low-rank products instead of the matrices.")] = None,
     lora_alpha: Annotated[float | None, Option(help="Their scale is alpha / rank.")] = None,
     lora_target: Annotated[Many, Option(metavar="PATTERN", help="Layers they are put on; may be repeated.")] = None,
+    keep: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Leave its files here too, e.g. for `trunkline-child alone`.")
+    ] = None,
+    send: Annotated[bool, Option("--send/--no-send", show_default=False, help="Whether it goes to the master.")] = True,
 ) -> Result:
     """Make an encoder and bring it to the master as version 1."""
     from master.cli import encoder_files
@@ -67,12 +71,18 @@ def create(
     )
     spec = spec_of(wanted)
     note = here().note
+    if not send:
+        if keep is None:
+            raise UsageError("`--keep FOLDER` should be said with `--no-send`, found neither a master nor a folder to write to.")
+        encoder_files.make(spec, keep, (), note)
+        return Result({"name": name, "folder": str(keep.absolute())}, [f"{name} is in {keep}"])
     with open_master() as https, encoder_files.scratch() as folder:
         if name in {one["name"] for one in https.call("GET", where("encoders"))}:
             raise Conflict(f"`NAME` should be new, found encoder {name!r} already.", hint=f"See `trunkline encoder show {name}`.")
-        encoder_files.make(spec, folder / "encoder", (), note)
-        written = json.loads((folder / "encoder" / "encoder.json").read_bytes())  # modules are named by file alone there
-        made = encoder_files.send(https, folder / "encoder", spec.name, spec.type, written, note)
+        place = keep or folder / "encoder"
+        encoder_files.make(spec, place, (), note)
+        written = json.loads((place / "encoder.json").read_bytes())  # modules are named by file alone there
+        made = encoder_files.send(https, place, spec.name, spec.type, written, note)
     return Result(made, [f"{made['name']}  version {made['current']['number']}  {amount(made['current']['size'])}"])
 
 

@@ -1,4 +1,4 @@
-"""The files of an encoder, on their way to the master and back. Making one loads torch, here in the admin's process; the daemon never does."""
+"""The files of an encoder, on their way to the master and back. Making one loads torch, here: the daemon never does."""
 
 import json
 import tempfile

@@ -1,0 +1,37 @@
+"""`trunkline-child`, the command line of a site. Commands are loaded when they are used; only those that compute load torch."""
+
+from collections.abc import Sequence
+
+from child.cli.base import SiteGroup, crash_folder
+from trunkline.console import Lazy, Root, run
+
+COMMANDS = {
+    "enrol": Lazy("child.cli.enrol", "Become a child of a master, with its invitation."),
+    "task": Lazy("child.cli.task", "What this site has samples for; predictions with its own heads."),
+    "run": Lazy("child.cli.run", "Serve the master until told to stop."),
+    "request": Lazy("child.cli.request", "Ask the master for training."),
+    "status": Lazy("child.cli.status", "Who this child is, and what lies here."),
+    "doctor": Lazy("child.cli.doctor", "Look whether everything is as it should be."),
+    "alone": Lazy("child.cli.alone", "Train on this site's own samples only, to compare."),
+    "reset": Lazy("child.cli.reset", "Forget heads and what was fetched."),
+    "version": Lazy("child.cli.version", "Versions of this installation."),
+}
+
+
+class SiteRoot(SiteGroup, Root):
+    """`trunkline-child`."""
+
+    lazy = COMMANDS
+
+
+def app() -> Root:
+    """The whole command tree; a command is loaded when it is asked for."""
+    return SiteRoot(name="trunkline-child", help="Take part in the training of a shared encoder; samples and heads stay here.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it, and give its exit code."""
+    return run(app(), "trunkline-child", arguments, crash_folder)
+
+
+__all__ = ["app", "main"]

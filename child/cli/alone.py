@@ -1,0 +1,64 @@
+"""`trunkline-child alone`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
+
+from child.cli.base import open_home, settings, single, verb
+from trunkline.console import here
+from trunkline.errors import NotFound, SampleError
+from trunkline.terminal import Result, table
+
+app = single()
+
+
+@verb(app)
+def alone(
+    encoder: Annotated[Path, Option(metavar="FOLDER", help="As `trunkline encoder create NAME --keep FOLDER` leaves it.")],
+    task: Annotated[list[str] | None, Option(help="Only this task; may be repeated.")] = None,
+    steps: Annotated[int, Option(help="Batches, over all tasks: rounds x steps of the job to compare with.")] = 100,
+    learning_rate: Annotated[float | None, Option(metavar="X")] = None,
+    head_learning_rate: Annotated[float | None, Option(metavar="X")] = None,
+    warmup: Annotated[float, Option(metavar="X", help="Share of the steps.")] = 0.1,
+    batch_size: Annotated[int | None, Option(metavar="N")] = None,
+    max_length: Annotated[int | None, Option(metavar="N", help="Tokens.")] = None,
+    seed: Annotated[int | None, Option(metavar="N")] = None,
+    every: Annotated[int | None, Option(metavar="N", help="Steps between two looks at the validation scores.")] = None,
+) -> Result:
+    """Train a copy of an encoder on this site's own samples only, and score it: what there would be without the others."""
+    home = open_home()
+    if not (encoder / "encoder.json").is_file():
+        hint = "Make one: trunkline encoder create NAME --from MODEL --keep FOLDER --no-send."
+        raise NotFound(f"`--encoder` should be the folder of an encoder, found none at {encoder}.", hint=hint)
+    from child.registry import Registry
+    from tasks.encoders import read_spec
+    from trunkline.messages import Plan
+    from trunkline.settings import build
+
+    said = {
+        "steps": steps,
+        "total_steps": steps,
+        "warmup_steps": int(warmup * steps),
+        "learning_rate": learning_rate,
+        "head_learning_rate": head_learning_rate,
+        "batch_size": batch_size,
+        "max_length": max_length,
+        "seed": seed,
+    }
+    plan = build(Plan, {key: value for key, value in said.items() if value is not None}, "the plan")
+    kind = read_spec(encoder).type
+    specs = Registry(home).of_type(kind, task)
+    if not specs:
+        raise SampleError(f"a task of type {kind!r} should be declared here, found none{' of these names' if task else ''}.")
+    from child import alone as training
+
+    console = here()
+
+    def told(step: int, scores: list[Any]) -> None:
+        console.terminal.row({"step": step, "scores": [score.table() for score in scores]})
+        console.note(f"step {step}: " + ", ".join(f"{score.task} {score.metric} {score.value:.3f}" for score in scores))
+
+    scores = training.run(home, settings(home), encoder, plan, specs, every=every, told=told)
+    rows = [score.table() for score in scores]
+    return Result({"steps": steps, "scores": rows}, table(rows, ("task", "split", "metric", "value", "samples")))

@@ -1,0 +1,119 @@
+"""Predictions at a site: the shared encoder as the last round left it here, with this site's own head on top."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from child.home import ChildHome
+from child.settings import ChildSettings
+from child.site import READY
+from child.state import Private, PrivateStore
+from child.train import tensors_of
+from tasks import encoders, evaluate
+from tasks.encoders import Encoder
+from tasks.heads import Head, make_head
+from tasks.samples import task_labels
+from tasks.specs import TaskSpec
+from trunkline.errors import DamagedFile, NotFound, SpecError, UsageError
+from trunkline.sets import SetFile
+
+_TRAIN = "Take part in a round first: trunkline-child run."
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """An encoder and a head that belong together."""
+
+    encoder: Encoder
+    head: Head
+    spec: TaskSpec
+    labels: tuple[str, ...]
+
+    def answer(self, samples: Sequence[Any]) -> list[dict[str, Any]]:
+        """See `tasks.evaluate.predict`."""
+        return evaluate.predict(self.encoder, self.head, self.spec, self.labels, samples)
+
+
+def open_predictor(home: ChildHome, settings: ChildSettings, spec: TaskSpec, *, encoder: str | None = None) -> Predictor:
+    """The task's head as it was last trained here, on the newest parameters that lie here.
+
+    :param encoder: name; None: the one that the head was trained with, if there is one such.
+    :raises NotFound: the head was not trained here yet, or the encoder's files or parameters are gone.
+    :raises UsageError: several encoders have a head of this task.
+    """
+    name, private = _trained(home, spec, encoder)
+    loaded = encoders.load(_files(home, name), (home.modules,)).to(settings.device)
+    with SetFile(_newest_set(home, loaded)) as parameters:
+        loaded.load_shared(parameters.read)
+    labels = _labels(home, spec, private)
+    head = make_head(spec, labels, loaded.hidden, modules=(home.modules,), seed=0)
+    _fill(head, spec, private)
+    return Predictor(loaded, head.to(settings.device), spec, labels)
+
+
+def _trained(home: ChildHome, spec: TaskSpec, encoder: str | None) -> tuple[str, Private]:
+    """The encoder that the head was trained with, and its private state."""
+    stores = {path.name: PrivateStore(path) for path in sorted(home.private.iterdir()) if (path / "generations.json").exists()}
+    found = {
+        name: private
+        for name, store in stores.items()
+        if spec.name in (private := store.newest()).notes.get("heads", {}) and encoder in (None, name)
+    }
+    if not found:
+        with_ = f" with encoder {encoder!r}" if encoder else ""
+        raise NotFound(f"task {spec.name!r} should have a head that was trained here{with_}, found none.", hint=_TRAIN)
+    if len(found) > 1:
+        names = ", ".join(found)
+        raise UsageError(f"task {spec.name!r} should have one head, found one for each of {names}.", hint="Say --encoder NAME.")
+    return next(iter(found.items()))
+
+
+def _files(home: ChildHome, name: str) -> Path:
+    """The newest files of an encoder of this name."""
+    folders = [path.parent for path in home.encoders.glob(f"*/{READY}")]
+    mine = [folder for folder in folders if _name_of(folder) == name]
+    if not mine:
+        raise NotFound(f"the files of encoder {name!r} should lie in `{home.encoders}`, found none.", hint=_TRAIN)
+    return max(mine, key=lambda folder: (folder / READY).stat().st_mtime)
+
+
+def _name_of(folder: Path) -> str | None:
+    try:
+        return encoders.read_spec(folder).name
+    except SpecError:
+        return None
+
+
+def _newest_set(home: ChildHome, encoder: Encoder) -> Path:
+    """The newest parameter set here that is this encoder's by names and shapes."""
+    wanted = encoder.shared_spec()
+    paths = [home.sets / digest for digest in home.held_sets()]
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            with SetFile(path) as file:
+                if dict(file.spec) == wanted:
+                    return path
+        except DamagedFile:
+            continue
+    raise NotFound(f"parameters of encoder {encoder.spec.name!r} should lie in `{home.sets}`, found none.", hint=_TRAIN)
+
+
+def _labels(home: ChildHome, spec: TaskSpec, private: Private) -> tuple[str, ...]:
+    """Label names in the order of the head's outputs: as they were when it was trained, whatever the file says now."""
+    kind, _, names = str(private.notes["heads"][spec.name]).partition(":")
+    if kind != spec.head:
+        raise NotFound(f"task {spec.name!r} should have a head of kind {spec.head}, found one of kind {kind}.", hint=_TRAIN)
+    labels = tuple(names.split("|")) if names else ()
+    outputs = private.tensors.get(f"{spec.name}/head/linear.bias")
+    if spec.head in ("single", "multi", "tokens") and outputs is not None and len(outputs) != len(labels):
+        return task_labels(spec, home.folder, home.cache, (home.modules,))  # a name with the separator in it
+    return labels
+
+
+def _fill(head: Head, spec: TaskSpec, private: Private) -> None:
+    saved = tensors_of(private, f"{spec.name}/head/")
+    wanted = head.state_dict()
+    if set(saved) != set(wanted) or any(saved[key].shape != wanted[key].shape for key in wanted):
+        raise NotFound(f"task {spec.name!r} should have a head of its labels as they are now, found another.", hint=_TRAIN)
+    head.load_state_dict(saved)
