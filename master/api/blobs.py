@@ -1,133 +1,74 @@
-"""Blobs down and up. Who may move which is decided here; how bytes are stored is `master/blobs.py`'s.
+"""Blobs down and up, in chunks that are read and written in threads; memory and the event loop do not feel their size.
 
-    caller   GET                                HEAD (how much is there?), PUT
-    admin    any blob                           any blob
-    child    files of encoders; a parameter     with a grant to send: any one update of its round
-             set with a grant to fetch it
-
-Every byte that goes out to a child is announced in the ledger before it leaves (`blob.sent`: child, job, round, digest, first
-byte), so the order of events proves that no set left before its confirmation. What was moved in the end is `blob.moved`.
+Who may move which is decided in `turnstile`; how bytes are stored is `master/blobs.py`'s. A transfer that moves no byte for
+`idle_seconds` is cut, and every transfer is when the master stops: both sides go on later from where they were.
 """
 
 import asyncio
 import logging
+import os
 import re
-import threading
 from collections.abc import Awaitable
-from dataclasses import dataclass
-from typing import Annotated, BinaryIO, TypeVar, cast
+from typing import Annotated, BinaryIO, cast
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from master.api.access import bearer, find_child, is_admin
 from master.api.files import Files
 from master.api.parts import Parts
-from master.blobs import Incoming
-from master.tokens import Direction, Grant
-from trunkline.api import GRANT_HEADER, HAVE_HEADER, OFFSET_HEADER
-from trunkline.errors import DeadlineExceeded, NotAuthorized, RefusedValue, Unreachable, UsageError
+from master.api.turnstile import Ticket, Turnstile
+from master.blobs import BlobStore
+from trunkline.api import HAVE_HEADER, OFFSET_HEADER
+from trunkline.clock import Deadline
+from trunkline.errors import DeadlineExceeded, NotFound, RefusedValue, Unreachable, UsageError
 
 CHUNK = 1 << 20
-"""Bytes that are read or written at a time, in a thread of their own."""
-
-BLOBS_A_GRANT = 4
-"""Different blobs that one child may send in one round: an update, and a few tries that were made anew."""
+"""Bytes that are read or written at a time."""
 
 LOOK_SECONDS = 0.5
 """How often a transfer that waits looks whether the master stops."""
 
-Result = TypeVar("Result")
-
 log = logging.getLogger(__name__)
-
-Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A transfer that may take place."""
-
-    digest: str
-    direction: Direction
-    child: str | None  # None: the admin
-    grant: Grant | None  # None: the admin, or a file of an encoder
-    limit: int  # bytes at most, upwards
-
-
-class Turnstile:
-    """Says who may move what, and writes down who was refused."""
-
-    def __init__(self, parts: Parts, files: Files) -> None:
-        self._parts, self._files = parts, files
-        self._lock = threading.Lock()
-        self._sent: dict[tuple[str, str, int], set[str]] = {}  # blobs that a child began to send, by (child, job, round)
-
-    def __call__(self, request: Request, digest: Digest) -> Ticket:
-        """:raises NotAuthorized: the caller may not."""
-        direction: Direction = "down" if request.method == "GET" else "up"
-        token, most = bearer(request), self._parts.settings.max_blob_bytes
-        if is_admin(self._parts, token):
-            return Ticket(digest, direction, None, None, most)
-        child = find_child(self._parts, token).name
-        if direction == "down" and self._files.public(digest):
-            return Ticket(digest, direction, child, None, most)
-        try:
-            grant = self._grant(request, digest, direction, child)
-        except NotAuthorized as error:
-            told = {"digest": digest, "direction": direction, "detail": error.message}
-            self._parts.ledger.event("transfer.refused", child=child, data=told)
-            raise
-        return Ticket(digest, direction, child, grant, min(most, grant.size))
-
-    def _grant(self, request: Request, digest: str, direction: Direction, child: str) -> Grant:
-        token = request.headers.get(GRANT_HEADER)
-        if token is None:
-            raise NotAuthorized(f"blob {digest[:12]} should be moved with a grant of this round, found none.")
-        grant = self._parts.gate.check(token, digest=digest if direction == "down" else None, direction=direction, child=child)
-        if request.method == "PUT":
-            with self._lock:
-                begun = self._sent.setdefault((child, grant.job, grant.round), set())
-                if digest not in begun and len(begun) >= BLOBS_A_GRANT:
-                    raise NotAuthorized(f"a round should take one update of a child, found more than {BLOBS_A_GRANT} blobs sent.")
-                begun.add(digest)
-        return grant
 
 
 def routes(parts: Parts, files: Files) -> APIRouter:
     """`/v1/blobs/{sha256}`."""
     router = APIRouter(prefix="/v1")
-    allowed = Turnstile(parts, files)
+    turnstile = Turnstile(parts, files)
 
     @router.get("/blobs/{digest}")
-    def get(request: Request, ticket: Annotated[Ticket, Depends(allowed)]) -> Response:
-        size = parts.blobs.size(ticket.digest)
-        begin = _first_byte(request, size)
-        _announce(parts, ticket, begin, size)
-        return Outgoing(parts, ticket, parts.blobs.path(ticket.digest).open("rb"), begin, size)
+    def get(request: Request, ticket: Annotated[Ticket, Depends(turnstile)]) -> Response:
+        file = _open(parts.blobs, ticket.digest)
+        try:
+            size = os.fstat(file.fileno()).st_size
+            begin = _first_byte(request, size)
+            turnstile.announce(ticket, begin, size)
+            return _Outflow(parts, turnstile, ticket, file, begin, size)
+        except BaseException:
+            file.close()
+            raise
 
     @router.head("/blobs/{digest}")
-    def head(ticket: Annotated[Ticket, Depends(allowed)]) -> Response:
-        with parts.blobs.upload(ticket.digest, ticket.limit, owner=ticket.child or "") as upload:
+    def head(ticket: Annotated[Ticket, Depends(turnstile)]) -> Response:
+        with parts.blobs.upload(ticket.digest, ticket.limit, owner=ticket.owner) as upload:
             return Response(status_code=200 if upload.done else 204, headers={HAVE_HEADER: str(upload.have())})
 
     @router.put("/blobs/{digest}")
-    async def put(request: Request, ticket: Annotated[Ticket, Depends(allowed)]) -> Response:
+    async def put(request: Request, ticket: Annotated[Ticket, Depends(turnstile)]) -> Response:
         """Bytes from an offset on; a body that begins elsewhere than the last one ended is told where to begin."""
         offset = _number(request, OFFSET_HEADER, 0)
         size = offset + _number(request, "Content-Length", None)
-        upload = parts.blobs.upload(ticket.digest, ticket.limit, size=size, owner=ticket.child or "")
+        inflow = _Inflow(parts, ticket, offset, size)
         try:
-            have = await _receive(parts, request, upload, offset)
+            have = await inflow.run(request.receive)
         except RefusedValue as error:
-            await run_in_threadpool(_refused, parts, ticket, error)
+            await run_in_threadpool(turnstile.refused, ticket, error)
             raise
         finally:
-            await run_in_threadpool(upload.close)
-            await run_in_threadpool(_moved, parts, ticket, upload.have() - offset)
-        return Response(status_code=201 if upload.done else 202, headers={HAVE_HEADER: str(have)})
+            await run_in_threadpool(turnstile.moved, ticket, inflow.moved)
+        return Response(status_code=201 if have == size else 202, headers={HAVE_HEADER: str(have)})
 
     return router
 
@@ -135,15 +76,16 @@ def routes(parts: Parts, files: Files) -> APIRouter:
 # -- down --------------------------------------------------------------------------------------------------------------
 
 
-class Outgoing(Response):
-    """A blob from a byte on. Read chunk by chunk in a thread, so neither memory nor the event loop feels its size."""
+class _Outflow(Response):
+    """A blob from a byte on."""
 
-    def __init__(self, parts: Parts, ticket: Ticket, file: BinaryIO, begin: int, size: int) -> None:
+    def __init__(self, parts: Parts, turnstile: Turnstile, ticket: Ticket, file: BinaryIO, begin: int, size: int) -> None:
         headers = {"Content-Length": str(size - begin), "Accept-Ranges": "bytes", "ETag": f'"{ticket.digest}"'}
         if begin:
             headers["Content-Range"] = f"bytes {begin}-{size - 1}/{size}"
         super().__init__(None, 206 if begin else 200, headers, "application/octet-stream")
-        self._parts, self._ticket, self._file, self._begin, self._size = parts, ticket, file, begin, size
+        self._parts, self._turnstile, self._ticket = parts, turnstile, ticket
+        self._file, self._begin, self._size = file, begin, size
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.create_task(_disconnected(receive))
@@ -155,19 +97,26 @@ class Outgoing(Response):
             while more and not gone.done():
                 chunk = await run_in_threadpool(self._file.read, CHUNK)
                 more = bool(chunk) and at + len(chunk) < self._size
-                await _within(self._parts, send({"type": "http.response.body", "body": chunk, "more_body": more}), "be taken")
+                await _taken(self._parts, send({"type": "http.response.body", "body": chunk, "more_body": more}))
                 at += len(chunk)
         except (DeadlineExceeded, Unreachable) as error:
             log.info("blob %s to %s was cut: %s", self._ticket.digest[:12], self._ticket.child, error.message)
         finally:
             gone.cancel()
             self._file.close()
-            await run_in_threadpool(_moved, self._parts, self._ticket, at - self._begin)
+            await run_in_threadpool(self._turnstile.moved, self._ticket, at - self._begin)
 
 
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _open(blobs: BlobStore, digest: str) -> BinaryIO:
+    try:
+        return blobs.path(digest).open("rb")
+    except FileNotFoundError:
+        raise NotFound(f"blob {digest} should be there, found none.") from None
 
 
 def _first_byte(request: Request, size: int) -> int:
@@ -182,34 +131,52 @@ def _first_byte(request: Request, size: int) -> int:
 # -- up ----------------------------------------------------------------------------------------------------------------
 
 
-async def _receive(parts: Parts, request: Request, upload: Incoming, offset: int) -> int:
-    """Write the body to the blob. What came before the connection broke is kept.
+class _Inflow:
+    """The body of one upload on its way to the disk. What came before a connection broke is kept."""
 
-    :returns: bytes that are there.
-    """
-    held, length = memoryview(bytearray(CHUNK)), 0  # one buffer an upload: fresh ones cost more than the copying
+    def __init__(self, parts: Parts, ticket: Ticket, offset: int, size: int) -> None:
+        self._parts, self._ticket, self._offset, self._size = parts, ticket, offset, size
+        self._held, self._length = memoryview(bytearray(CHUNK)), 0  # one buffer: fresh ones cost more than the copying
+        self.moved = 0  # bytes that were written
 
-    async def flush() -> int:
-        chunks = [held[:length]] if length else []
-        return await run_in_threadpool(upload.write, offset, cast(list[bytes], chunks))
+    async def run(self, receive: Receive) -> int:
+        """Take the whole body.
 
-    try:
-        more = True
-        while more:
-            message = await _within(parts, request.receive(), "arrive")
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            rest, more = memoryview(message.get("body", b"")), message.get("more_body", False)
-            while rest:
-                room = min(len(rest), CHUNK - length)
-                held[length : length + room] = rest[:room]
-                length, rest = length + room, rest[room:]
-                if length == CHUNK:
-                    offset, length = await flush(), 0
-    except (ClientDisconnect, DeadlineExceeded, Unreachable):
-        await flush()
-        raise
-    return await flush()
+        :returns: bytes of the blob that are there.
+        :raises RefusedValue: `size`, `digest`: more than allowed, or not what was promised.
+        :raises Conflict: it begins at another byte than the next one.
+        :raises ClientDisconnect, DeadlineExceeded, Unreachable: it broke off.
+        """
+        ticket = self._ticket
+        self._upload = self._parts.blobs.upload(ticket.digest, ticket.limit, size=self._size, owner=ticket.owner)
+        try:
+            try:
+                more = True
+                while more:
+                    message = await _arrived(self._parts, receive)
+                    more = message.get("more_body", False)
+                    await self._take(memoryview(message.get("body", b"")))
+            except (ClientDisconnect, DeadlineExceeded, Unreachable):
+                await self._flush()
+                raise
+            return await self._flush()
+        finally:
+            await run_in_threadpool(self._upload.close)
+
+    async def _take(self, rest: memoryview) -> None:
+        while rest:
+            room = min(len(rest), CHUNK - self._length)
+            self._held[self._length : self._length + room] = rest[:room]
+            self._length, rest = self._length + room, rest[room:]
+            if self._length == CHUNK:
+                await self._flush()
+
+    async def _flush(self) -> int:
+        chunks = [self._held[: self._length]] if self._length else []
+        have = await run_in_threadpool(self._upload.write, self._offset, cast(list[bytes], chunks))
+        self.moved += self._length
+        self._offset, self._length = self._offset + self._length, 0
+        return have
 
 
 def _number(request: Request, name: str, default: int | None) -> int:
@@ -224,49 +191,49 @@ def _number(request: Request, name: str, default: int | None) -> int:
 # -- both ways ---------------------------------------------------------------------------------------------------------
 
 
-async def _within(parts: Parts, step: Awaitable[Result], what: str) -> Result:
-    """One step of a transfer, which may take `idle_seconds` and ends with the master.
+async def _taken(parts: Parts, step: Awaitable[None]) -> None:
+    """Send one chunk. A send that was begun cannot be begun again, so it is watched from beside.
 
-    :raises DeadlineExceeded: no byte moved for that long.
-    :raises Unreachable: the master stops. Either way the transfer can be resumed.
+    :raises DeadlineExceeded, Unreachable: see `_Watch`.
     """
-    task = asyncio.ensure_future(step)
-    end = parts.clock.monotonic() + parts.settings.idle_seconds
+    task, watch = asyncio.ensure_future(step), _Watch(parts, "be taken")
     try:
         while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
-            if parts.stopping.is_set():
-                raise Unreachable("the master is stopping.", hint="Go on when it is there again.")
-            if parts.clock.monotonic() >= end:
-                raise DeadlineExceeded(f"waited {parts.settings.idle_seconds:g} s for bytes to {what}.", hint="Go on from there.")
-        return task.result()
+            watch.look()
+        task.result()
     finally:
         task.cancel()
 
 
-# -- what the ledger is told -------------------------------------------------------------------------------------------
+async def _arrived(parts: Parts, receive: Receive) -> Message:
+    """The next piece of a body. Waiting for it can be broken off and begun again.
+
+    :raises ClientDisconnect: the caller is gone.
+    :raises DeadlineExceeded, Unreachable: see `_Watch`.
+    """
+    watch = _Watch(parts, "arrive")
+    while True:
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                message = await receive()
+        except TimeoutError:
+            watch.look()
+            continue
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        return message
 
 
-def _announce(parts: Parts, ticket: Ticket, begin: int, size: int) -> None:
-    """Before the first byte leaves."""
-    if ticket.child is None:
-        return
-    told = {"digest": ticket.digest, "first": begin, "size": size}
-    if ticket.grant is None:
-        parts.ledger.event("file.sent", child=ticket.child, data=told)
-    else:
-        parts.ledger.event("blob.sent", job=ticket.grant.job, round=ticket.grant.round, child=ticket.child, data=told)
+class _Watch:
+    """One step of a transfer may take `idle_seconds`, and ends with the master. Either way the transfer can be resumed."""
 
+    def __init__(self, parts: Parts, what: str) -> None:
+        self._parts, self._deadline = parts, Deadline(parts.clock, parts.settings.idle_seconds, f"bytes to {what}")
 
-def _moved(parts: Parts, ticket: Ticket, count: int) -> None:
-    """After a transfer of a parameter set ended, however it ended."""
-    if ticket.grant is not None:
-        told = {"digest": ticket.digest, "direction": ticket.direction, "bytes": count}
-        parts.ledger.event("blob.moved", job=ticket.grant.job, round=ticket.grant.round, child=ticket.child, data=told)
-
-
-def _refused(parts: Parts, ticket: Ticket, error: RefusedValue) -> None:
-    told = {"digest": ticket.digest, "direction": ticket.direction, "reason": str(error.reason), "detail": error.message}
-    grant = ticket.grant
-    parts.ledger.event(
-        "transfer.refused", job=grant.job if grant else None, round=grant.round if grant else None, child=ticket.child, data=told
-    )
+    def look(self) -> None:
+        """:raises DeadlineExceeded: no byte moved for that long.
+        :raises Unreachable: the master stops.
+        """
+        if self._parts.stopping.is_set():
+            raise Unreachable("the master is stopping.", hint="Go on when it is there again.")
+        self._deadline.check()

@@ -5,7 +5,7 @@ import threading
 from master.blobs import BlobStore
 from master.ledger import Ledger
 from trunkline.api import Manifest
-from trunkline.errors import NotFound
+from trunkline.errors import NotFound, RefusedValue
 
 MANIFEST_LIMIT = 1 << 20
 """Bytes of the longest list of files that is read."""
@@ -38,6 +38,10 @@ class Files:
     def public(self, digest: str) -> bool:
         """Whether a blob is a file of an encoder, or the list of such files."""
         manifests = {encoder.manifest for encoder in self._ledger.encoders()}
-        if digest in manifests:
-            return True
-        return any(file.digest == digest for one in manifests for file in self.manifest(one).files.values())
+        return digest in manifests or any(digest in self._listed(one) for one in manifests)
+
+    def _listed(self, manifest: str) -> set[str]:
+        try:
+            return {file.digest for file in self.manifest(manifest).files.values()}
+        except (NotFound, RefusedValue):
+            return set()  # an encoder whose list is lost makes none of its files public, and keeps no other from being so
