@@ -106,7 +106,7 @@ def test_a_stock_supernode_joins(superlink: SuperLink, keys: list[NodeKey], tmp_
         str(Path(sys.executable).parent / "flower-supernode"),
         *("--superlink", superlink.address, "--root-certificates", str(superlink.tls.ca)),
         *("--auth-supernode-private-key", str(keys[0].ssh), "--node-config", f'home="{home}"'),
-        *("--port", str(free_port()), "--disable-runtime-dependency-installation"),
+        *("--port", str(free_port())),
     ]
     environment = {
         **os.environ,
