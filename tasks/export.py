@@ -20,7 +20,7 @@ FORMATS = ("hf", "sentence-transformers", "safetensors")
 _OWN = {"encoder.json", "frozen.safetensors", "shared.safetensors"}
 
 
-def export(encoder_folder: Path, shared: SetFile, out: Path, format: str, card: str) -> None:  # noqa: A002
+def export(encoder_folder: Path, shared: SetFile, out: Path, format: str, card: str) -> None:
     """Write an encoder with these shared parameters; the folder appears whole or not at all.
 
     :param encoder_folder: as `tasks.encoders.create` wrote it.

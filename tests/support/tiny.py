@@ -3,10 +3,45 @@
 import json
 from pathlib import Path
 
-WORDS = (
-    "good bad food slow fast loved hated place the a was is not and very room price call free win now meeting report "
-    "street main road north city dog cat animal engine handle start red green blue"
-).split()
+WORDS = [
+    "good",
+    "bad",
+    "food",
+    "slow",
+    "fast",
+    "loved",
+    "hated",
+    "place",
+    "the",
+    "a",
+    "was",
+    "is",
+    "not",
+    "and",
+    "very",
+    "room",
+    "price",
+    "call",
+    "free",
+    "win",
+    "now",
+    "meeting",
+    "report",
+    "street",
+    "main",
+    "road",
+    "north",
+    "city",
+    "dog",
+    "cat",
+    "animal",
+    "engine",
+    "handle",
+    "start",
+    "red",
+    "green",
+    "blue",
+]
 PIECES = ["##s", "##ing", "##ly", "##ed"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"abcdefghijklmnopqrstuvwxyz0123456789.,!?", *PIECES]
 VOCABULARY += [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123456789"]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tasks import encoders, sources
 from tasks.encoders import Encoder
+from tasks.processors import TextProcessor
 from tasks.specs import Config, EncoderSpec, Module, Pretrained
 from tests.support import tiny
 from trunkline.errors import Conflict, DamagedFile, RefusedValue, SpecError
@@ -21,9 +22,9 @@ TEXTS = [("good food",), ("the place was slow and very bad",), ("win",)]
 
 
 def inputs(encoder: Encoder, texts: list[tuple[str, ...]] = TEXTS) -> dict[str, Tensor]:
-    return dict(
-        encoder.processor.tokenizer([text for (text,) in texts], padding=True, return_tensors="pt", return_token_type_ids=False)
-    )  # type: ignore[union-attr]
+    assert isinstance(encoder.processor, TextProcessor)
+    lines = [text for (text,) in texts]
+    return dict(encoder.processor.tokenizer(lines, padding=True, return_tensors="pt", return_token_type_ids=False))
 
 
 @pytest.fixture
@@ -32,14 +33,15 @@ def hugging_face(tokenizer_folder: Path, tmp_path: Path) -> Path:
     from transformers import AutoConfig, AutoModel
 
     folder = tmp_path / "hf"
+    options: dict[str, Any] = tiny.OPTIONS | {"num_hidden_layers": 4}
     shutil.copytree(tokenizer_folder, folder)
-    model = AutoModel.from_config(AutoConfig.for_model(**(tiny.OPTIONS | {"num_hidden_layers": 4})))
+    model = AutoModel.from_config(AutoConfig.for_model(**options))
     model.save_pretrained(folder)
     return folder
 
 
 def spec_of(source: Any, **change: Any) -> EncoderSpec:
-    return EncoderSpec(**({"name": "e", "source": source, "max_length": 16} | change))
+    return EncoderSpec.model_validate({"name": "e", "source": source, "max_length": 16} | change)
 
 
 # -- from a config and a seed ------------------------------------------------------------------------------------------
@@ -149,6 +151,7 @@ def test_a_parameter_set_goes_in_and_comes_out(encoder: Encoder) -> None:
     for name, spec in encoder.shared_spec().items():
         parts = [encoder.read_shared(name, rows) for rows in row_slices(spec, 40)]
         assert np.array_equal(np.concatenate(parts), given[name]), name
+    name = next(iter(given))
     copy = encoder.read_shared(name, slice(0, 1))
     copy += 1
     assert np.array_equal(encoder.read_shared(name, slice(0, 1)), given[name][:1])
@@ -214,7 +217,7 @@ def test_folders_and_declarations_that_cannot_work(damage: str, change: Any, sai
 def test_weights_that_lack_a_layer_are_not_made_up(hugging_face: Path, tmp_path: Path) -> None:
     config = json.loads((hugging_face / "config.json").read_text())
     (hugging_face / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 5}))
-    with pytest.raises(SpecError, match="should hold every weight of bert, found none for encoder.layer.4"):
+    with pytest.raises(SpecError, match=r"should hold every weight of bert, found none for encoder.layer.4"):
         encoders.create(spec_of(Pretrained(path=str(hugging_face))), tmp_path / "e")
 
 
@@ -268,7 +271,7 @@ def test_a_folder_in_use_is_left_alone(tiny_spec: EncoderSpec, tmp_path: Path) -
     with pytest.raises(Conflict):
         encoders.create(tiny_spec, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["note"]
-    with pytest.raises(SpecError, match="found no encoder.json"):
+    with pytest.raises(SpecError, match=r"found no encoder.json"):
         encoders.load(tmp_path)
     (tmp_path / "encoder.json").write_text("{}")
     with pytest.raises(SpecError, match="should declare an encoder"):
@@ -284,7 +287,7 @@ def module_spec(**change: Any) -> EncoderSpec:
     source = Module(
         path=str(change.pop("path", EXAMPLE / "encoder.py:Perceptron")), options=change.pop("options", {"width": 4, "hidden": 8})
     )
-    return EncoderSpec(**({"name": "v", "type": "sensor", "source": source, "shape": (4,)} | change))
+    return EncoderSpec.model_validate({"name": "v", "type": "sensor", "source": source, "shape": (4,)} | change)
 
 
 def test_a_users_module_is_an_encoder(tmp_path: Path) -> None:

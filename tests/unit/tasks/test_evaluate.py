@@ -49,7 +49,7 @@ def samples(tmp_path: Path) -> Path:
 
 
 def opened(kind: str, encoder: Encoder, folder: Path, **change: Any) -> tuple[TaskSpec, SampleTable, Head]:
-    spec = TaskSpec(**({"name": "t", "head": kind, "data": "a.jsonl"} | KINDS[kind] | change))
+    spec = TaskSpec.model_validate({"name": "t", "head": kind, "data": "a.jsonl"} | KINDS[kind] | change)
     table = open_table(spec, encoder, folder / "cache", folder, 1 << 20)
     return spec, table, make_head(spec, table.labels, encoder.hidden, 0, scale=table.scale)
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -62,7 +64,7 @@ def test_equal_candidates_do_not_push_each_other_down() -> None:
 
 
 def test_nothing_to_measure_is_zero() -> None:
-    empty = np.empty(0)
+    empty: Any = np.empty(0)
     for measure in (metrics.accuracy, metrics.mse, metrics.pearson, metrics.spearman, metrics.f1_macro):
         assert measure(empty, empty) == 0.0
     assert metrics.recall_at(1, np.empty((0, 3)), np.empty((0, 3))) == 0.0

@@ -23,7 +23,7 @@ HEADER = ("text", "label", "split")
 
 
 def single(data: str = "a.csv", **change: Any) -> TaskSpec:
-    return TaskSpec(**({"name": "t", "head": "single", "data": data, "fields": ("text",), "label": "label"} | change))
+    return TaskSpec.model_validate({"name": "t", "head": "single", "data": data, "fields": ("text",), "label": "label"} | change)
 
 
 def write_all(folder: Path, write_csv: Write) -> list[str]:
@@ -134,9 +134,10 @@ def test_files_that_are_not_there_and_formats_that_are_not_known(tmp_path: Path)
 def test_what_a_users_reader_raises_is_its_own_error(tmp_path: Path, write_csv: Write) -> None:
     write_csv("a.csv", [HEADER, *ROWS])
     (tmp_path / "own.py").write_text(
-        "def bad(path, spec):\n    yield {'text': 'a', 'label': 'b'}\n    raise KeyError('x')\n\ndef odd(path, spec):\n    yield 3\n"
+        "def bad(path, spec):\n    yield {'text': 'a', 'label': 'b'}\n    raise KeyError('x')\n\n"
+        "def odd(path, spec):\n    yield 3\n"
     )
-    with pytest.raises(SampleError, match="own.py:bad.*KeyError"):
+    with pytest.raises(SampleError, match=r"own.py:bad.*KeyError"):
         list(rows(single(reader="own.py:bad"), tmp_path))
     with pytest.raises(SampleError, match="should yield mappings, found int"):
         list(rows(single(reader="own.py:odd"), tmp_path))

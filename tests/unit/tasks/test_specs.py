@@ -42,7 +42,7 @@ def test_a_declaration_survives_python_json_and_toml(spec: EncoderSpec | TaskSpe
 
 
 def test_a_misspelt_key_is_told_with_the_nearest() -> None:
-    with pytest.raises(SettingsError, match="`lable`.*did you mean `label`"):
+    with pytest.raises(SettingsError, match=r"`lable`.*did you mean `label`"):
         build(
             TaskSpec, {"name": "s", "head": "single", "data": "a.csv", "fields": ["text"], "lable": "x", "label": "y"}, "task.toml"
         )
@@ -69,7 +69,7 @@ def test_a_misspelt_key_is_told_with_the_nearest() -> None:
 )
 def test_a_task_that_cannot_work_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
-        TaskSpec(**({"name": "s", "head": "single", "data": "a.csv", "fields": ("text",), "label": "label"} | change))
+        TaskSpec.model_validate({"name": "s", "head": "single", "data": "a.csv", "fields": ("text",), "label": "label"} | change)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_task_that_cannot_work_is_refused(change: dict[str, Any], said: str) -
 )
 def test_an_encoder_that_cannot_work_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
-        EncoderSpec(**({"name": "e", "source": Pretrained(path="folder")} | change))
+        EncoderSpec.model_validate({"name": "e", "source": Pretrained(path="folder")} | change)
 
 
 def test_every_head_has_a_metric_of_its_own_list() -> None:

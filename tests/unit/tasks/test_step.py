@@ -23,7 +23,7 @@ def case(kind: str, encoder: Encoder, seed: int = 0, **change: Any) -> tuple[Hea
     fields = ("a", "b") if kind == "pairs" else ("a",)
     about = {"name": "t", "head": kind, "data": "x.csv", "fields": fields, "label": None if kind == "pairs" else "y"}
     head = make_head(
-        TaskSpec(**(about | change)), ("x", "y", "z") if kind in ("single", "multi", "tokens") else (), encoder.hidden, 0
+        TaskSpec.model_validate(about | change), ("x", "y", "z") if kind in ("single", "multi", "tokens") else (), encoder.hidden, 0
     )
     inputs = []
     for _ in fields:

@@ -32,7 +32,7 @@ MEMORY = 1 << 20
 
 
 def spec(**change: Any) -> TaskSpec:
-    return TaskSpec(**({"name": "t", "head": "single", "data": "a.csv", "fields": ("text",), "label": "label"} | change))
+    return TaskSpec.model_validate({"name": "t", "head": "single", "data": "a.csv", "fields": ("text",), "label": "label"} | change)
 
 
 @pytest.fixture(scope="session")
