@@ -20,7 +20,7 @@ export TOKENIZERS_PARALLELISM = false
 export HF_HUB_DISABLE_TELEMETRY = 1
 export FLWR_TELEMETRY_ENABLED = 0
 
-.PHONY: help install check format test test-system docs bench demo clean
+.PHONY: help install check check-types check-house format test test-system docs bench demo clean
 
 help:
 	@echo "make demo         train one encoder over five child processes on real data, and show what was gained"
@@ -51,9 +51,14 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "==> installed in $(VENV)"
 
 check: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 check-types check-house
+
+check-types:
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+check-house:
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_public.py tests/test_release.py
 
 format: $(STAMP)

@@ -5,22 +5,13 @@ import shlex
 from collections.abc import Iterator
 
 import click
-import pytest
-import typer
 
 PROGRAMS = {"trunkline": "master.cli", "trunkline-child": "child.cli"}
 
 
 def tree(program: str) -> click.Command:
-    """The whole command tree of a program; skips where it is not written yet."""
-    try:
-        module = importlib.import_module(PROGRAMS[program])
-    except ModuleNotFoundError as error:
-        if error.name is None or not PROGRAMS[program].startswith(error.name):
-            raise
-        pytest.skip(f"{PROGRAMS[program]} is not there yet")
-    app = module.app() if not isinstance(module.app, typer.Typer | click.Command) else module.app
-    return typer.main.get_command(app) if isinstance(app, typer.Typer) else app
+    """The whole command tree of a program."""
+    return importlib.import_module(PROGRAMS[program]).app()
 
 
 def check(words: list[str]) -> str | None:
@@ -73,14 +64,31 @@ def simple(command: str) -> Iterator[list[str]]:
     lexer.whitespace_split = True
     lexer.commenters = "#"
     words: list[str] = []
+    skip = False
     for token in [*lexer, ";"]:
-        if token and set(token) <= set(";&|()"):
+        if set(token) <= set("<>&") and set(token) & set("<>"):
+            if words and words[-1].isdigit():
+                words.pop()  # the number of a stream
+            skip = True  # and the file that follows
+        elif set(token) <= set(";&|()"):
             if words:
                 yield words
             words = []
-        elif token in (">", ">>", "<"):
-            words.append(token)
-        elif words and words[-1] in (">", ">>", "<"):
-            words.pop()  # the file of a redirection
+        elif skip:
+            skip = False
         elif words or "=" not in token:
             words.append(token)
+
+
+def every(program: str) -> Iterator[tuple[str, click.Command]]:
+    """Each command and noun of a program with its path."""
+
+    def walk(context: click.Context) -> Iterator[tuple[str, click.Command]]:
+        yield context.command_path, context.command
+        if isinstance(context.command, click.Group):
+            for name in context.command.list_commands(context):
+                command = context.command.get_command(context, name)
+                assert command is not None, f"{context.command_path} {name}"
+                yield from walk(click.Context(command, info_name=name, parent=context))
+
+    yield from walk(click.Context(tree(program), info_name=program))

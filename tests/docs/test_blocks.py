@@ -92,7 +92,9 @@ def test_each_verb_of_make_is_told_by_its_help() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert phony is not None
-    assert set(re.findall(r'echo "make ([\w-]+) ', makefile)) == set(phony[1].split()) - {"help"}
+    assert set(re.findall(r'echo "make ([\w-]+) ', makefile)) == {
+        verb for verb in phony[1].split() if verb != "help" and not verb.startswith("check-")
+    }
 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
