@@ -129,14 +129,14 @@ class Https:
             if response.status >= 400:
                 raise error_from(response.status, _limited(chunks) or response.headers.get(ERROR_HEADER, ""))
             yield Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, chunks)
-            reusable = response.isclosed() and not response.will_close
+            reusable = (response.isclosed() or response.length == 0) and not response.will_close
         finally:
+            if response is not None:
+                response.close()  # it may hold the socket on its own
             if reusable:
                 self._connections.keep(connection)
             else:
                 connection.close()
-                if response is not None:
-                    response.close()  # it may hold the socket on its own
 
     def _chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         with self._connections.translated():

@@ -244,6 +244,8 @@ def test_two_requests_for_one_type_start_one_job(master: Running) -> None:
     master.parts.ledger.set_job_state(jobs[0].id, "finished")
     assert api.asked(jobs[0].id).state == "finished"
     assert api.request(Request(child=name, encoder=encoder)).job != jobs[0].id, "when it has ended, another one starts"
+    for _, api in children:
+        api.close()
 
 
 def test_a_request_that_fits_nothing_says_what_to_do(master: Running) -> None:

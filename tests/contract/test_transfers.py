@@ -11,14 +11,17 @@ import random
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from child.api import MasterApi
 from child.transfer import FolderTransfer, Manifest, Transfer
+from master.api.app import make_app
+from master.api.serve import ApiServer
 from tests.support.api import QUICK, Running, running_master
 from tests.support.proxy import Cut, proxy
 from trunkline import transfers
@@ -251,6 +254,20 @@ def test_an_upload_goes_on_where_it_was_cut(master: Running, name: str, tmp_path
         assert between.up < 1.25 * SIZE + 300_000, "what had arrived was not sent again"
 
 
+def test_calls_share_a_connection_and_notice_when_it_was_closed(master: Running, name: str, tmp_path: Path) -> None:
+    digest = stored(master, some_bytes(19))
+    path, made = written(tmp_path, some_bytes(190))
+    with proxy(master.port) as between, through(master, name, between.port) as api:
+        for _ in range(3):
+            api.version()
+            api.fetch(digest, SIZE, master.down(name, digest), tmp_path / "set")
+            api.send(path, made, master.up(name, SIZE))
+        assert between.connections == 1
+        between.drop()
+        api.version()
+        assert between.connections == 2
+
+
 def test_a_line_that_breaks_every_300_kb_gets_there_in_the_end(master: Running, name: str, tmp_path: Path) -> None:
     """Given patience for 5 s without progress, When every connection breaks early, Then the many small gains add up."""
     data = some_bytes(6)
@@ -375,9 +392,70 @@ def test_two_at_once_and_a_stalled_one_do_not_disturb_each_other(master: Running
             thread.start()
         for thread in threads:
             thread.join(60)
+        for api in apis:
+            api.close()
         assert not failures
         slow.settimeout(15)
         assert b"504" in slow.recv(4_096), "the stalled one is cut after idle_seconds"
+
+
+def test_a_download_that_nobody_takes_is_cut(master: Running, name: str) -> None:
+    """Given a child that asks for a set and then reads nothing, When idle_seconds are over, Then the master lets go of it."""
+    size = 32 << 20
+    digest = stored(master, bytes(size))
+    token = master.enrol(name).token
+    context = ssl.create_default_context(cadata=master.parts.ca)
+    raw = socket.create_connection(("127.0.0.1", master.port), timeout=10)
+    with context.wrap_socket(raw, server_hostname="127.0.0.1") as lazy:
+        lazy.sendall(
+            f"GET /v1/blobs/{digest} HTTP/1.1\r\nHost: m\r\nAuthorization: Bearer {token}\r\n"
+            f"X-Trunkline-Grant: {master.down(name, digest)}\r\n\r\n".encode()
+        )
+        deadline = time.monotonic() + 30
+        ended: list[dict[str, object]] = []
+        while not ended and time.monotonic() < deadline:
+            ended = [event for event in master.events("blob.moved") if event["child"] == name]
+            time.sleep(0.05)
+    assert ended and int(str(ended[0]["bytes"])) < size
+
+
+def test_a_master_that_restarts_in_the_middle_costs_the_rest_only(master: Running, name: str, tmp_path: Path) -> None:
+    """Given a transfer that is cut, When the master's API is started anew meanwhile, Then the grant is good and the rest comes."""
+    data = some_bytes(17)
+    digest = stored(master, data)
+    path, made = written(tmp_path, some_bytes(180))
+    enrolled = master.enrol(name)
+    servers: list[ApiServer] = []
+
+    def start(port: int) -> ApiServer:
+        app = make_app(replace(master.parts, stopping=threading.Event()))
+        servers.append(ApiServer(app, "127.0.0.1", port, master.tls, clock=SystemClock(), stop_seconds=2.0))
+        servers[-1].start()
+        return servers[-1]
+
+    class Restarts(SystemClock):
+        """The pause before the next try is when the master restarts."""
+
+        def sleep(self, seconds: float) -> None:
+            servers[-1].stop()
+            start(servers[-1].port)
+
+    port = start(0).port
+    try:
+        for cut in (Cut(down=SIZE // 2), Cut(up=SIZE // 2)):
+            with proxy(port, cut) as between:
+                url = f"https://127.0.0.1:{between.port}"
+                with MasterApi(url, enrolled.ca, enrolled.token, Restarts(), random.Random(0), QUICK) as api:
+                    if cut.down:
+                        api.fetch(digest, SIZE, master.down(name, digest), tmp_path / "set")
+                        assert api.moved_down < 1.1 * SIZE
+                    else:
+                        api.send(path, made, master.up(name, SIZE))
+                        assert api.moved_up < 1.7 * SIZE  # what was on the line when it was cut
+    finally:
+        servers[-1].stop()
+    assert len(servers) == 3
+    assert (tmp_path / "set").read_bytes() == data and master.parts.blobs.has(made)
 
 
 def test_every_byte_is_announced_before_it_leaves(master: Running, name: str, tmp_path: Path) -> None:

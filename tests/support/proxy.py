@@ -29,6 +29,14 @@ class Proxy:
     up: int = 0  # bytes that went through
     down: int = 0
 
+    _open: list[socket.socket] = field(default_factory=list)
+
+    def drop(self) -> None:
+        """Close every connection that is open now."""
+        for end in self._open:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
     def serve(self, listener: socket.socket) -> None:
         """Accept until the listener is closed."""
         while True:
@@ -46,6 +54,7 @@ class Proxy:
         except OSError:
             caller.close()
             return
+        self._open += [caller, master]
         one = threading.Thread(target=self._pump, args=(caller, master, cut.up, "up"), daemon=True)
         one.start()
         self._pump(master, caller, cut.down, "down")
