@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy.exc import IntegrityError
 
 from master import schema
 from master.ledger import JobLedger, Ledger
@@ -90,7 +91,7 @@ def test_nodes_invites_and_requests(ledger: Ledger) -> None:
 
 def test_a_foreign_key_is_held(ledger: Ledger) -> None:
     """A row that names a job which is not there is a mistake of ours; the database refuses it."""
-    with pytest.raises(sa.exc.IntegrityError), ledger._db.write() as connection:
+    with pytest.raises(IntegrityError), ledger._db.write() as connection:
         connection.execute(schema.rounds.insert().values(job="none", number=1, state="x", base="x", reason="", opened=0.0))
 
 

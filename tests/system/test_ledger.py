@@ -151,3 +151,24 @@ def test_a_process_that_was_replaced_writes_nothing_more(tmp_path: Path) -> None
     play_to(newer, "closed", number=last.number + 1, target="9-")
     assert newer.current_version().digest == digest(f"9-{last.number + 1}")
     ledger.close()
+
+
+OPENING = """
+import sys, time
+from master.ledger import Ledger
+from trunkline.clock import SystemClock
+times = []
+for _ in range(5):
+    start = time.process_time()
+    Ledger.open(sys.argv[1], SystemClock()).close()
+    times.append(time.process_time() - start)
+print(min(times), "alembic" in sys.modules)
+"""
+
+
+def test_opening_a_ledger_that_is_up_to_date_takes_under_50_ms_and_no_alembic(tmp_path: Path) -> None:
+    open_ledger(tmp_path, SystemClock()).close()
+    (found,) = outputs([start(OPENING, f"sqlite:///{tmp_path}/ledger.db")], 60)
+    seconds, alembic = found.split()
+    assert alembic == "False"
+    assert float(seconds) < 0.05

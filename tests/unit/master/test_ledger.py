@@ -108,7 +108,8 @@ def test_a_key_has_a_form(ledger: Ledger, key: str) -> None:
 
 def test_one_open_job_an_encoder(ledger: Ledger) -> None:
     """Given an open job, an operator's second one is refused and a child's request joins it; two encoders do not meet."""
-    add_encoder(ledger), add_encoder(ledger, "other")
+    add_encoder(ledger)
+    add_encoder(ledger, "other")
     job, _ = ledger.start_job("text", {}, requested_by="a")
     assert ledger.start_job("text", {"rounds": 9}, requested_by="b") == (job, False)
     with pytest.raises(Conflict, match=job.id):
