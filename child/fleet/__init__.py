@@ -4,8 +4,8 @@ from trunkline.pins import require
 
 require("flwr", "1.42")  # the Fleet client is internal to Flower
 
-from child.fleet.content import pack, unpack  # noqa: E402
+from child.fleet.content import Incoming, pack, unpack  # noqa: E402
 from child.fleet.errors import LinkLost, NotKnown, RunGone  # noqa: E402
-from child.fleet.session import FleetSession, Incoming  # noqa: E402
+from child.fleet.session import FleetSession  # noqa: E402
 
 __all__ = ["FleetSession", "Incoming", "LinkLost", "NotKnown", "RunGone", "pack", "unpack"]

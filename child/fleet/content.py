@@ -1,6 +1,8 @@
 """A message of ours inside a Flower message: one record, which holds the JSON and, where it travels inline, a parameter set."""
 
 import logging
+from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.message_pb2 import ObjectTree
@@ -10,6 +12,21 @@ logger = logging.getLogger(__name__)
 
 RECORD, TEXT, ATTACHMENT = "trunkline", "json", "attachment"
 """Where a message of ours lies in a Flower message: the record's name and its two keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A message from the master."""
+
+    run_id: int
+    message_id: str
+    kind: str  # query | train | evaluate
+    text: str  # ours, as JSON; empty where the message was not of ours
+    attachment: bytes | None
+    created: float  # seconds since the epoch, by the master's clock
+    ttl: float  # seconds from then on in which an answer counts
+    received: float  # seconds, by this side's monotonic clock
+    header: Any  # Flower's own message without its content
 
 
 def pack(text: str, attachment: bytes | None) -> RecordDict:

@@ -14,7 +14,6 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -31,15 +30,15 @@ from flwr.proto.fleet_pb2 import (
     RegisterNodeFleetRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from child.fleet.content import open_record, pack, record_id, record_last
+from child.fleet.content import Incoming, open_record, pack, record_id, record_last
 from child.fleet.errors import LinkLost, NotKnown, NotYet, Refused, RunGone, translated
-from child.fleet.signer import Signer, load_key, public_pem
+from child.fleet.signer import Hurry, Signer, load_key, public_pem
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import SettingsError, TrunklineError
 from trunkline.retry import persist
@@ -48,20 +47,7 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A message from the master."""
-
-    run_id: int
-    message_id: str
-    kind: str  # query | train | evaluate
-    text: str  # ours, as JSON; empty where the message was not of ours
-    attachment: bytes | None
-    created: float  # seconds since the epoch, by the master's clock
-    ttl: float  # seconds from then on in which an answer counts
-    received: float  # seconds, by this side's monotonic clock
-    header: Any  # Flower's own message without its content
+GOODBYE = 3.0  # seconds to wait when leaving
 
 
 class FleetSession:
@@ -74,6 +60,7 @@ class FleetSession:
         otherwise only when the SuperLink takes it for offline (twice the heartbeat).
     :param heartbeat: seconds; Flower allows 10 to 1800.
     :param limit: how long a call is tried again while nobody answers, in seconds.
+    :param stop: true once the caller wants to end: then nothing is tried again.
     """
 
     node_id: int
@@ -89,21 +76,22 @@ class FleetSession:
         node_id: int | None,
         heartbeat: float = 10.0,
         limit: float = 60.0,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         if not 10 <= heartbeat <= 1800:
             raise SettingsError(f"`heartbeat` should be 10 to 1800 seconds, found {heartbeat:g}.")
         self.address, self.clock, self.rng, self.limit, self.heartbeat = address, clock, rng, limit, heartbeat
         self._previous, self._plain = node_id, ca is None
         private = load_key(key)
-        self._public = public_pem(private)
+        self._public, self._hurry = public_pem(private), Hurry()
         with translated(address):
             self._client = FleetHttpClient.from_server_address(
                 address,
                 ca is None,
                 ca,
-                interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperNode"), Signer(private, clock)],
+                interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperNode"), Signer(private, clock), self._hurry],
             )
-        self._stop, self._forgotten = threading.Event(), threading.Event()
+        self._stop, self._forgotten, self._told = threading.Event(), threading.Event(), stop
         self._pulse = threading.Thread(target=self._beat, daemon=True, name="fleet-heartbeat")
 
     # -- coming and going ------------------------------------------------------------------------------------------
@@ -126,15 +114,12 @@ class FleetSession:
         self._stop.set()
         try:
             if not self._forgotten.is_set():
+                self._hurry.seconds = GOODBYE
                 self._call(self._client.DeactivateNode, DeactivateNodeRequest(node_id=self.node_id), limit=0.0)
         except TrunklineError as trouble:
             logger.info("leaving without a word: %s", trouble)  # the SuperLink notices by itself, after twice the heartbeat
         finally:
             self._client.close()
-
-    def cancel(self) -> None:
-        """End waits of this session soon; may be called from a signal handler or another thread."""
-        self._stop.set()
 
     def _activate(self) -> int:
         request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=self.heartbeat)
@@ -204,7 +189,6 @@ class FleetSession:
     def receive(self) -> Incoming | None:
         """The next message, or None when there is none now. Does not wait for one.
 
-        :raises RunGone: there was one, but its run ended meanwhile.
         :raises NotKnown: the SuperLink forgot this session.
         :raises LinkLost: nobody there within the limit.
         """
@@ -212,10 +196,16 @@ class FleetSession:
         answer = self._call(self._client.PullMessages, PullMessagesRequest(node=Node(node_id=self.node_id)))
         if not answer.messages_list:
             return None
-        received = self.clock.monotonic()
         header = message_from_proto(answer.messages_list[0])
-        meta = header.metadata
-        record = record_id(answer.message_object_trees[0])
+        try:
+            return self._fetch(header, answer.message_object_trees[0])
+        except RunGone as error:
+            logger.info("a message went with its run: %s", error)
+            return None
+
+    def _fetch(self, header: Message, tree: ObjectTree) -> Incoming:
+        received, meta = self.clock.monotonic(), header.metadata
+        record = record_id(tree)
         text, attachment = open_record(self._pull(meta.run_id, record)) if record else ("", None)
         self._call(
             self._client.ConfirmMessageReceived,
@@ -293,7 +283,12 @@ class FleetSession:
         return self._persist(lambda: self._once(method, request), self.limit if limit is None else limit)
 
     def _persist(self, once: Callable[[], Result], limit: float) -> Result:
-        return persist(once, Deadline(self.clock, limit, f"the SuperLink at {self.address}"), self.rng, stop=self._stop.is_set)
+        return persist(
+            once,
+            Deadline(self.clock, limit, f"the SuperLink at {self.address}"),
+            self.rng,
+            stop=lambda: self._stop.is_set() or self._told(),
+        )
 
     def _once(self, method: Callable[[Any], Result], request: Any) -> Result:
         with translated(self.address):

@@ -30,7 +30,7 @@ from flwr.proto.runtime_pb2 import (
     SendTaskHeartbeatRequest,
 )
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_object import InflatableObject, get_all_nested_objects, get_object_tree
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.run import Run
 from flwr.supercore.runtime import RuntimeHttpClient
@@ -115,6 +115,10 @@ class RuntimeGrid(Grid):
             except TrunklineError as error:
                 logger.warning("no heartbeat: %s", error)
 
+    def leave(self) -> None:
+        """End the run soon: the next call says that it was ended. May be called from a signal handler."""
+        self._fenced.set()
+
     # -- Grid --------------------------------------------------------------------------------------------------------
 
     def set_run(self, run: Run) -> None:
@@ -141,26 +145,23 @@ class RuntimeGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send messages. The id is empty for one that the SuperLink did not take."""
         self._let_go()
-        headers, trees, objects = [], [], {}
+        headers, trees, objects = [], [], dict[str, InflatableObject]()
         for message in messages:
             message.metadata.__dict__["_message_id"] = message.object_id
             headers.append(message_to_proto(remove_content_from_message(message)))
             trees.append(get_object_tree(message))
             objects.update(get_all_nested_objects(message))
         answer = self._call(self._client.PushMessages, PushAppMessagesRequest(messages_list=headers, message_object_trees=trees))
-        wanted = set(answer.objects_to_push)
-        for object_id, item in objects.items():
-            if object_id in wanted:
-                self._call(
-                    self._client.PushObject,
-                    PushObjectRequest(
-                        node=self._node,
-                        run_id=self.run.run_id,
-                        object_id=object_id,
-                        object_content=item.deflate(),
-                        session_id=answer.session_id,
-                    ),
-                )
+        # Records last: a child that has the record lets the rest of the message go.
+        for object_id in sorted(answer.objects_to_push, key=lambda one: isinstance(objects[one], ConfigRecord)):
+            request = PushObjectRequest(
+                node=self._node,
+                run_id=self.run.run_id,
+                object_id=object_id,
+                object_content=objects[object_id].deflate(),
+                session_id=answer.session_id,
+            )
+            self._call(self._client.PushObject, request)
         return list(answer.message_ids)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

@@ -9,7 +9,6 @@ import random
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 from master.process import take_order
 from trunkline.clock import SystemClock
@@ -24,19 +23,16 @@ def main() -> int:
     :returns: 0 when the job's rounds ended by themselves.
     """
     order = take_order()
-    signal.signal(signal.SIGTERM, _leave)
     from master.flower.grid import RuntimeGrid
 
     grid = RuntimeGrid.connect(order["address"], _read(order["ca"]), order["token"], SystemClock(), random.Random())  # noqa: S311
+    signal.signal(signal.SIGTERM, lambda number, frame: grid.leave())  # no exception from here: it could leave a lock held
     with grid:
         try:
             context = grid.take_task()
             from master.flower.app import app
 
             app(grid=grid, context=context)
-        except SystemExit:
-            grid.finish("stopped", "The master stopped this run.")
-            raise
         except Fenced as error:
             logger.info("leaving: %s", error)
             return 5
@@ -54,10 +50,6 @@ def main() -> int:
 
 def _read(path: str | None) -> bytes | None:
     return Path(path).read_bytes() if path else None
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(0)
 
 
 if __name__ == "__main__":

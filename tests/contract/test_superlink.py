@@ -142,12 +142,10 @@ def test_a_run_is_taken_from_the_master_alone(superlink: SuperLink) -> None:
     )
     content = thin_fab({"job": "x"})
     fab = fab_to_proto(Fab("0" * 64, content, {}))
-    for method, request in (
-        (stranger.StartRun, StartRunRequest(fab=fab)),
-        (stranger.ListNodes, ListNodesRequest()),
-    ):
+    calls = (lambda: stranger.StartRun(StartRunRequest(fab=fab)), lambda: stranger.ListNodes(ListNodesRequest()))
+    for call in calls:
         with pytest.raises(httpx.HTTPStatusError) as caught:
-            method(request)
+            call()
         assert caught.value.response.status_code == 404
     runtime = RuntimeHttpClient.from_server_address(
         superlink.address, False, ca, [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
