@@ -33,6 +33,8 @@ _META = "trunkline.console"
 
 CRASH_LOG = "cli-errors.log"
 
+SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+
 
 class Stopped(BaseException):
     """The process was told to end."""
@@ -191,6 +193,23 @@ class Root(Group):
             formatter.write_dl([(name, command.help) for name, command in self.lazy.items()])
 
 
+def completion_script(program: str, shell: str) -> str:
+    """What a shell needs to complete this program's commands.
+
+    :raises UsageError: not a shell that is known.
+    """
+    from typer.completion import get_completion_script
+
+    if shell not in SHELLS:
+        raise UsageError(f"`SHELL` should be one of {', '.join(SHELLS)}, found {shell!r}.")
+    return get_completion_script(prog_name=program, complete_var=_completing(program), shell=shell)
+
+
+def _completing(program: str) -> str:
+    """The environment variable in which a shell asks for completions."""
+    return f"_{program.replace('-', '_').upper()}_COMPLETE"
+
+
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
@@ -203,6 +222,10 @@ def run(root: click.Command, program: str, arguments: Sequence[str] | None, cras
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what the terminal cannot show is no reason to fail
+    if _completing(program) in os.environ:
+        from typer.completion import completion_init
+
+        completion_init()
     console = Console(program, Terminal(_form(argv), color=sys.stderr.isatty() and not os.environ.get("NO_COLOR")))
     try:
         with _signals():

@@ -110,6 +110,8 @@ class Terminal:
 
     def finish(self, result: Result) -> int:
         """Print what a command returned, and give its exit code."""
+        if result.signal:
+            print("stopped by a signal.", file=self.stderr, flush=True)
         if result.error is not None:
             self._complain(result.error)
         if self.form == "table":

@@ -14,6 +14,7 @@ COMMANDS = {
     "doctor": Lazy("child.cli.doctor", "Look whether everything is as it should be."),
     "alone": Lazy("child.cli.alone", "Train on this site's own samples only, to compare."),
     "reset": Lazy("child.cli.reset", "Forget heads and what was fetched."),
+    "completion": Lazy("child.cli.completion", "What a shell needs to complete commands."),
     "version": Lazy("child.cli.version", "Versions of this installation."),
 }
 

@@ -26,7 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def _options() -> list[click.Option]:
     return [
         common("--state", metavar="FOLDER", help="The master's folder.  [env: TRUNKLINE_STATE]"),
-        common("--config", metavar="FILE", help="Settings of the master.  [env: TRUNKLINE_CONFIG; default: trunkline.toml]"),
+        common("--settings", metavar="FILE", help="The master's settings.  [env: TRUNKLINE_SETTINGS; default: trunkline.toml]"),
         common("--url", metavar="URL", help="A master on another machine.  [env: TRUNKLINE_URL]"),
         common("--token-file", metavar="FILE", help="Its admin token.  [env: TRUNKLINE_TOKEN_FILE]"),
         common("--ca", metavar="FILE", help="Its authority, ca.pem.  [env: TRUNKLINE_CA]"),
@@ -76,10 +76,10 @@ def config_file(console: Console) -> Path | None:
 
     :raises UsageError: the one that was named is not there.
     """
-    named = console.option("config", "TRUNKLINE_CONFIG")
+    named = console.option("settings", "TRUNKLINE_SETTINGS")
     if named is not None:
         if not Path(named).is_file():
-            raise UsageError(f"`--config` should be a settings file, found none at {named}.")
+            raise UsageError(f"`--settings` should be a file, found none at {named}.")
         return Path(named)
     places = (Path("trunkline.toml"), Path("~/.config/trunkline/trunkline.toml").expanduser())
     return next((path for path in places if path.is_file()), None)
@@ -93,8 +93,8 @@ def settings(flags: Mapping[str, Any] | None = None) -> "MasterSettings":
     from master.settings import load
 
     console = here()
-    state = console.given.get("state")
-    return load(config_file(console), {"state": state, **(flags or {})})
+    found = load(config_file(console), {"state": console.given.get("state"), **(flags or {})})
+    return found.model_copy(update={"state": found.state.expanduser().absolute()})  # other processes work in other folders
 
 
 def crash_folder(console: Console) -> Path:

@@ -1,6 +1,7 @@
 """The model card that goes with an exported encoder: what it is, what it was trained for, where it came from."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from master.cli.progress import weighted_scores
@@ -38,7 +39,10 @@ def _about(encoder: Table, version: Table, rounds: Sequence[Table]) -> str:
     spec = encoder["spec"]
     source = spec["source"]
     children = sorted({member["child"] for one in rounds for member in one["members"] if member["state"] == "member"})
-    start = {"pretrained": f"the weights of `{source.get('path')}`", "config": f"a config and the seed {source.get('seed')}"}
+    start = {
+        "pretrained": f"the weights of `{_short(source.get('path'))}`",
+        "config": f"a config and the seed {source.get('seed')}",
+    }
     began = start.get(source["kind"], f"the module `{source.get('path')}` and the seed {source.get('seed')}")
     lines = [
         f"# {encoder['name']}",
@@ -53,6 +57,11 @@ def _about(encoder: Table, version: Table, rounds: Sequence[Table]) -> str:
     if encoder["spec"]["source"]["kind"] != "module":
         lines.append(f"- pooling: {spec['pooling']}; at most {spec['max_length']} tokens")
     return "\n".join(lines)
+
+
+def _short(path: Any) -> str:
+    """A name at the hub as it is; of a folder on the admin's machine only what it is called."""
+    return path if not str(path).startswith(("/", "~", ".")) else "/".join(PurePath(path).parts[-2:])
 
 
 def _tuning(tuning: Any) -> str:

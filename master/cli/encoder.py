@@ -178,9 +178,14 @@ def export(
     """Write a version as others read it: loads without Trunkline."""
     from master.cli import encoder_files
     from master.cli.card import card
+    from tasks.export import FORMATS
     from tasks.export import export as write
     from trunkline.sets import SetFile
 
+    if form not in FORMATS:
+        raise UsageError(f"`--format` should be one of {', '.join(FORMATS)}, found {form!r}.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Conflict(f"`--out` should be a new folder, found {out} in use.")
     note = here().note
     with open_master() as https, encoder_files.scratch() as folder:
         found: dict[str, Any] = https.call("GET", where("encoders", name))

@@ -1,0 +1,18 @@
+"""`trunkline completion`."""
+
+from typing import Annotated
+
+from typer import Argument
+
+from master.cli.base import single, verb
+from trunkline.console import completion_script
+from trunkline.terminal import Result
+
+app = single()
+
+
+@verb(app)
+def completion(shell: Annotated[str, Argument(metavar="SHELL", help="bash, zsh, fish or powershell.")]) -> Result:
+    """Print what a shell needs to complete commands: `trunkline completion bash >> ~/.bashrc`."""
+    script = completion_script("trunkline", shell)
+    return Result({"shell": shell, "script": script}, script.splitlines())
