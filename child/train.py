@@ -100,7 +100,7 @@ def _next_batch(lines: Mapping[str, Line], queue: MemoryQueue[int]) -> Claim[int
 
 
 def _step(encoder: Encoder, task: LocalTask, plan: Plan, claim: Claim[int], store: LocalStore) -> float:
-    batch = task.table.batch(np.asarray(claim.samples, dtype=np.int64))
+    batch = task.table.batch(np.asarray(claim.samples, dtype=np.int64), plan.max_length)
     seed = dropout_seed(plan.seed, claim.task, plan.done_steps + store.step)
     result = gradient(encoder, task.head, batch, micro_batch=plan.micro_batch, precision=plan.precision, seed=seed)
     store.apply(result)

@@ -173,6 +173,13 @@ class Daemon:
         known = nodes.register_all(self.ledger, self.register)
         logger.info("%d nodes known to the SuperLink", len(known))
 
+    def online(self) -> frozenset[int] | None:
+        """Node ids that the SuperLink takes for online; None where it does not say."""
+        try:
+            return frozenset(node.node_id for node in self.link.nodes() if node.status == "online")
+        except TrunklineError:
+            return None
+
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
@@ -236,7 +243,8 @@ def _logging(home: MasterHome, level: str) -> Iterator[None]:
     }
     before = root.level
     root.setLevel(level.upper())
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for chatty in ("httpx", "alembic", "uvicorn"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     for handler in handlers.values():
         handler.setFormatter(formatter)
         root.addHandler(handler)

@@ -1,0 +1,127 @@
+"""What the shared encoder is compared with: each child alone on its own rows, and everything pooled in one place.
+
+Both train in processes of their own through `python -m child.alone`, with the same plan as a round's children.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from master.demo.plan import DemoPlan
+from master.demo.processes import Processes
+from master.demo.samples import SITES, pool
+from master.jobs import JobSpec
+from trunkline.clock import Deadline
+from trunkline.errors import FailedError
+from trunkline.messages import Plan
+
+SECONDS = 900.0
+"""A baseline that takes longer has gone wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Test score and validation curve of each child."""
+
+    test: Mapping[str, float]
+    curve: Mapping[str, Sequence[float]]
+
+
+def alone_orders(plan: DemoPlan, job: JobSpec, data: Mapping[str, Path], encoder: Path, folder: Path) -> list[dict[str, Any]]:
+    """Five orders: each child by itself, with as many steps as it has in the rounds."""
+    return [
+        _order(site.child, encoder, folder / site.child, [site.spec(data[site.child], plan.batch_size, plan.max_length)], {}, job, plan, 1)
+        for site in SITES
+    ]
+
+
+def pooled_order(plan: DemoPlan, job: JobSpec, data: Mapping[str, Path], encoder: Path, folder: Path) -> dict[str, Any]:
+    """One order: all rows in one place, one head a task, as many steps as all children have together; scored site by site."""
+    tasks, scored = [], {}
+    for name in sorted({site.task for site in SITES}):
+        sites = [site for site in SITES if site.task == name]
+        merged = pool([data[site.child] for site in sites], folder / f"pooled-{name}.csv")
+        tasks.append(sites[0].spec(merged, plan.batch_size, plan.max_length))
+        scored[name] = [site.spec(data[site.child], plan.batch_size, plan.max_length) for site in sites]
+    return _order("pooled", encoder, folder / "pooled", tasks, scored, job, plan, len(SITES))
+
+
+def _order(
+    name: str,
+    encoder: Path,
+    home: Path,
+    tasks: Sequence[Mapping[str, Any]],
+    scored: Mapping[str, Sequence[Mapping[str, Any]]],
+    job: JobSpec,
+    plan: DemoPlan,
+    children: int,
+) -> dict[str, Any]:
+    steps = plan.total_steps * children
+    warmup = int(job.training.warmup * steps)
+    whole = job.plan(1).model_copy(update={"steps": steps, "total_steps": steps, "done_steps": 0, "warmup_steps": warmup})
+    return {
+        "name": name,
+        "home": str(home),
+        "encoder": str(encoder),
+        "plan": Plan.of_table(whole.table()).table(),
+        "tasks": list(tasks),
+        "scored": dict(scored),
+        "every": plan.steps * children,
+        "threads": 1,
+    }
+
+
+def carry_out(processes: Processes, name: str, orders: Sequence[Mapping[str, Any]]) -> "Running":
+    """Start a process that carries out orders one after the other."""
+    told = "".join(json.dumps(order) + "\n" for order in orders)
+    return Running(processes, name, processes.start(name, [sys.executable, "-P", "-m", "child.alone"], stdin=told.encode()))
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A process that carries out orders."""
+
+    processes: Processes
+    name: str
+    process: Any
+
+    def answers(self) -> dict[str, dict[str, Any]]:
+        """Every answer, by the order's name.
+
+        :raises FailedError: it ended before it was done.
+        """
+        deadline = Deadline(self.processes.clock, SECONDS, f"the baseline {self.name}")
+        out = self.process.stdout.read().decode()
+        while self.process.poll() is None:
+            deadline.check()
+            self.processes.clock.sleep(0.05)
+        if self.process.returncode != 0:
+            raise FailedError(f"the baseline {self.name} should succeed, found exit code {self.process.returncode}.")
+        return {answer["name"]: answer for answer in map(json.loads, out.splitlines())}
+
+
+def alone_outcome(answers: Mapping[str, Mapping[str, Any]]) -> Outcome:
+    """Of the five children by themselves."""
+    return Outcome(
+        {site.child: _score(answers[site.child]["scores"], "test") for site in SITES},
+        {site.child: [_score(point["scores"], "validation") for point in answers[site.child]["curve"]] for site in SITES},
+    )
+
+
+def pooled_outcome(answer: Mapping[str, Any]) -> Outcome:
+    """Of the pooled training: scores come in the order of tasks, then of sites."""
+    order = sorted(SITES, key=lambda site: (site.task, SITES.index(site)))
+
+    def each(scores: Sequence[Mapping[str, Any]], split: str) -> dict[str, float]:
+        values = [score["value"] for score in scores if score["split"] == split]
+        return {site.child: value for site, value in zip(order, values, strict=True)}
+
+    points = [each(point["scores"], "validation") for point in answer["curve"]]
+    return Outcome(each(answer["scores"], "test"), {site.child: [point[site.child] for point in points] for site in SITES})
+
+
+def _score(scores: Sequence[Mapping[str, Any]], split: str) -> float:
+    return next(score["value"] for score in scores if score["split"] == split)

@@ -1,0 +1,27 @@
+"""How much the demo trains: one place for its numbers."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPlan:
+    """Rounds x steps is what each child trains, in every variant; pooled trains as much as all children together."""
+
+    rounds: int = 4
+    steps: int = 10  # a round and child
+    batch_size: int = 32
+    layers: int = 2  # of MiniLM's six
+    max_length: int = 32  # tokens
+    rows: float = 0.1  # share of its training rows that each child holds
+    learning_rate: float = 3e-4
+    head_learning_rate: float = 3e-3
+    seed: int = 0
+    quick: bool = False
+
+    @property
+    def total_steps(self) -> int:
+        return self.rounds * self.steps
+
+
+QUICK = DemoPlan(rounds=2, steps=5, quick=True)
+"""A smoke test: too few steps to tell anything about the method."""
