@@ -1,5 +1,6 @@
 """The ledger's part on one job and its rounds, to read."""
 
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,6 +16,13 @@ from trunkline.errors import NotFound
 _ROUND = sa.select(schema.rounds).where(
     schema.rounds.c.job == sa.bindparam("of_job"), schema.rounds.c.number == sa.bindparam("of_number")
 )
+
+
+@cache
+def _rows(table: sa.Table) -> sa.Select[Any]:
+    """What a round has in a table; children in the order of names, refusals as they came."""
+    here = table.c.job == sa.bindparam("of_job"), table.c.round == sa.bindparam("of_number")
+    return sa.select(table).where(*here).order_by(table.c.id if "id" in table.c else table.c.child)
 
 
 class JobReader(Part):
@@ -49,24 +57,23 @@ class JobReader(Part):
 
     def members(self, number: int) -> list[Member]:
         """Every child that answered the instruction, in the order of names, with what became of it."""
-        return [record(Member, row) for row in self._of_round(schema.members, number, schema.members.c.child)]
+        return [record(Member, row) for row in self._of_round(schema.members, number)]
 
     def updates(self, number: int) -> list[RecordedUpdate]:
         """The accepted updates, in the order of the children's names."""
-        return [record(RecordedUpdate, row) for row in self._of_round(schema.updates, number, schema.updates.c.child)]
+        return [record(RecordedUpdate, row) for row in self._of_round(schema.updates, number)]
 
     def refusals(self, number: int) -> list[Refusal]:
         """What was refused, in the order in which it came."""
-        return [record(Refusal, row) for row in self._of_round(schema.refusals, number, schema.refusals.c.id)]
+        return [record(Refusal, row) for row in self._of_round(schema.refusals, number)]
 
     def reports(self, number: int) -> list[RecordedReport]:
         """The reports, in the order of the children's names."""
-        return [record(RecordedReport, row) for row in self._of_round(schema.reports, number, schema.reports.c.child)]
+        return [record(RecordedReport, row) for row in self._of_round(schema.reports, number)]
 
-    def _of_round(self, table: sa.Table, number: int, order: sa.ColumnElement[Any]) -> list[sa.RowMapping]:
-        query = sa.select(table).where(table.c.job == self.job_id, table.c.round == number).order_by(order)
+    def _of_round(self, table: sa.Table, number: int) -> list[sa.RowMapping]:
         with self._db.read() as connection:
-            return list(connection.execute(query).mappings())
+            return list(connection.execute(_rows(table), {"of_job": self.job_id, "of_number": number}).mappings())
 
     def current_version(self) -> Version:
         """The current version of the job's encoder."""
