@@ -7,6 +7,7 @@ A command is a function that returns a `Result`, or raises an error of `trunklin
 """
 
 import difflib
+import inspect
 import os
 import signal
 import sys
@@ -20,11 +21,12 @@ from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_type_hints
 
 import click
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import ArgumentInfo
 
 from trunkline.errors import FailedError, StorageFailed, TrunklineError, UsageError
 from trunkline.terminal import FORMS, Form, Result, Terminal
@@ -136,9 +138,29 @@ class Command(TyperCommand):
         """A program adds its own."""
         return _common_options()
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        parameters = self.get_params(ctx)
+        helps = _argument_helps(self.callback)
+        arguments = [(one.make_metavar(ctx), helps.get(str(one.name), "")) for one in parameters if isinstance(one, click.Argument)]
+        if arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl(arguments)
+        records = (click.Option.get_help_record(one, ctx) for one in parameters if isinstance(one, click.Option))
+        with formatter.section("Options"):
+            formatter.write_dl([record for record in records if record])
+
     def invoke(self, ctx: click.Context) -> Any:
         with redirect_stdout(here().terminal.stderr):  # what a library prints is no part of the answer
             return super().invoke(ctx)
+
+
+def _argument_helps(function: Callable[..., Any] | None) -> dict[str, str]:
+    """What is said of a command's arguments, by name: read from its signature, since click 8.5 loses what typer 0.20 hands it."""
+    if function is None:
+        return {}
+    hints = get_type_hints(inspect.unwrap(function), include_extras=True)
+    infos = ((name, info) for name, hint in hints.items() for info in getattr(hint, "__metadata__", ()))
+    return {name: info.help or "" for name, info in infos if isinstance(info, ArgumentInfo)}
 
 
 class Group(TyperGroup):

@@ -218,7 +218,7 @@ _WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def yaml(value: Any) -> list[str]:
-    """JSON values as YAML in block style. Strings are quoted as JSON has them, which YAML understands.
+    """JSON values as YAML in block style; strings are always quoted.
 
     >>> print("\\n".join(yaml({"a": [1, {"b": None}], "c": {}})))
     a:
@@ -237,7 +237,25 @@ def yaml(value: Any) -> list[str]:
             first, *rest = yaml(inner)
             lines += [f"- {first}", *(f"  {line}" for line in rest)]
         return lines
-    return [_json(value)]
+    return [_scalar(value)]
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str):
+        return '"' + "".join(_escaped(letter) for letter in value) + '"'
+    text = _json(value)
+    if isinstance(value, float) and "e" in text and "." not in text:
+        return text.replace("e", ".0e")  # YAML 1.1 takes no other form for a number
+    return text
+
+
+def _escaped(letter: str) -> str:
+    if letter in '"\\':
+        return f"\\{letter}"
+    if letter.isprintable():
+        return letter
+    number = ord(letter)
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def _after(head: str, value: Any) -> list[str]:
@@ -248,4 +266,4 @@ def _after(head: str, value: Any) -> list[str]:
 
 
 def _key(key: str) -> str:
-    return key if _PLAIN.fullmatch(key) and key.lower() not in _WORDS else json.dumps(key, ensure_ascii=False)
+    return key if _PLAIN.fullmatch(key) and key.lower() not in _WORDS else _scalar(key)

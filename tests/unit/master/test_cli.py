@@ -1,0 +1,340 @@
+"""`trunkline` without a master: what is told before anybody is called, and what is not loaded."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+from pydantic import BaseModel
+
+from master.cli import app, main
+from master.cli.base import DEFAULT_STATE
+from master.cli.encoder_spec import Wanted, spec_of
+from master.cli.job_flags import FLAGS, put
+from master.jobs import JobSpec
+from master.settings import MasterSettings
+from tasks.specs import Config, Lora, Module, Pretrained
+from trunkline.errors import SettingsError, UsageError
+
+Capture = pytest.CaptureFixture[str]
+
+
+def failed(capsys: Capture, *words: str) -> tuple[int, str, str]:
+    """Run it twice: the exit code and words are the same for people and for programs."""
+    code = main(words)
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+    again = main(["--output", "json", *words])
+    told = json.loads(capsys.readouterr().out)
+    assert (again, told["exit_code"], told["status"], told["data"]) == (code, code, "error", None)
+    assert told["error"]["message"] in err
+    return code, told["error"]["code"], err
+
+
+# -- what is loaded ----------------------------------------------------------------------------------------------------
+
+SLOW = {"torch", "transformers", "sqlalchemy", "alembic", "fastapi", "starlette", "uvicorn", "flwr", "numpy", "grpc"}
+SLOWISH = SLOW | {"pydantic", "rich", "httpx", "cryptography", "ssl", "http.client", "asyncio"}
+
+
+@pytest.mark.parametrize(
+    ("words", "forbidden"),
+    [
+        (["--help"], SLOWISH),
+        (["version"], SLOWISH),
+        (["job", "start", "--help"], SLOWISH),
+        (["encoder", "create", "--help"], SLOWISH),
+        (["node", "list", "--state", "nowhere"], SLOW),
+        (["job", "start", "--state", "nowhere", "--encoder", "x"], SLOW - {"numpy"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_light_command_loads_nothing_that_takes_long(words: list[str], forbidden: set[str], tmp_path: Path) -> None:
+    """Instead of a clock: what took 0.3 s and more were these modules."""
+    code = f"import sys; from trunkline.start import admin; sys.argv[1:] = {words}; admin(); print(*sys.modules, file=sys.stderr)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path, env=environment)
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert "master.cli" in loaded and forbidden & loaded == set(), done.stderr
+
+
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    def below(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+        yield path, command
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                inner = command.get_command(context, name)
+                assert inner is not None
+                yield from below(f"{path} {name}", inner)
+
+    yield from below("trunkline", app())
+
+
+def test_each_command_has_help_and_no_option_twice() -> None:
+    commands = dict(every_command())
+    assert len(commands) > 30
+    for path, command in commands.items():
+        assert command.help, path
+        flags = [flag for parameter in command.params if isinstance(parameter, click.Option) for flag in parameter.opts]
+        assert len(flags) == len(set(flags)), path
+        assert {"--output", "--quiet", "--yes", "--timeout", "--no-color", "--state"} <= set(flags), path
+
+
+# -- a job's flags -----------------------------------------------------------------------------------------------------
+
+
+def leaves(model: type[BaseModel], above: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from leaves(field.annotation, f"{above}{name}.")
+        else:
+            yield f"{above}{name}"
+
+
+def test_every_key_of_a_job_has_a_flag() -> None:
+    assert sorted(flag.path for flag in FLAGS) == sorted(leaves(JobSpec))
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What would be posted."""
+    posted: list[dict[str, Any]] = []
+
+    class Master:
+        def __enter__(self) -> "Master":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def call(self, method: str, path: str, body: str) -> dict[str, Any]:
+            posted.append(json.loads(body))
+            return {"job": {"id": "x-1"}, "new": True}
+
+    monkeypatch.setattr("master.cli.job.open_master", lambda *_: Master())
+    return posted
+
+
+VALUES = {"int": "3", "float": "0.25", "text": None, "list": "test", "table": "mean=0.5"}
+TEXTS = {
+    "codec": "bf16",
+    "transfer": "inline",
+    "training.optimizer": "sgd",
+    "training.decay": "linear",
+    "training.precision": "bf16",
+}
+
+
+def test_each_flag_arrives_where_it_belongs(started: list[dict[str, Any]]) -> None:
+    words = [word for flag in FLAGS for word in (f"--{flag.name}", VALUES[flag.kind] or TEXTS.get(flag.path, "text"))]
+    assert main(["job", "start", *words, "--name", "n", "--idempotency-key", "k"]) == 0
+    (body,) = started
+    assert (body["name"], body["key"]) == ("n", "k")
+    spec = JobSpec.model_validate(body["spec"])
+    for flag in FLAGS:
+        value: Any = spec.table()
+        for part in flag.path.split("."):
+            value = value[part]
+        expected = {"int": 3, "float": 0.25, "text": TEXTS.get(flag.path, "text"), "list": ["test"], "table": {"mean": 0.5}}
+        assert value == expected[flag.kind], flag
+
+
+def test_flags_count_more_than_the_file_and_set_more_than_both(started: list[dict[str, Any]], tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('encoder = "a"\nrounds = 5\n[training]\nsteps = 7\nwarmup = 0.2\n')
+    words = ["--rounds", "6", "--steps", "8", "--task", "x", "--task", "y", "--set", "training.steps=9", "--set", 'rule="mean"']
+    assert main(["job", "start", str(file), *words]) == 0
+    assert started[0]["spec"] == {
+        "encoder": "a",
+        "rounds": 6,
+        "rule": "mean",
+        "tasks": ["x", "y"],
+        "training": {"steps": 9, "warmup": 0.2},
+    }
+
+
+def test_each_start_has_a_key_of_its_own_so_that_a_repeated_call_starts_one_job(started: list[dict[str, Any]]) -> None:
+    assert main(["job", "start", "--encoder", "a"]) == main(["job", "start", "--encoder", "a"]) == 0
+    assert len({body["key"] for body in started}) == 2 and all(body["key"] for body in started)
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "said"),
+    [
+        (["--encoder", "a", "--codec", "zip"], None, "`codec` in the job is wrong"),
+        (["--encoder", "a", "--set", "training.stps=3"], None, "did you mean `steps`?"),
+        (["--encoder", "a", "--set", "rounds"], None, "`--set` should be KEY=VALUE"),
+        (["--encoder", "a", "--target", "mean"], None, "`--target` should be TASK=SCORE"),
+        (["--encoder", "a", "--wanted", "1", "--least", "2"], None, "`least` should be at most `wanted` (1), found 2"),
+        ([], None, "`encoder` in the job should be set, found nothing"),
+        ([], 'encoder = "a"\nruonds = 3\n', "did you mean `rounds`?"),
+        ([], 'encoder = "a', "should be TOML"),
+        ([], b"encoder = '\xff'", "should be UTF-8"),
+    ],
+)
+def test_a_job_that_is_wrong_is_told_before_anybody_is_called(
+    capsys: Capture, tmp_path: Path, words: list[str], file: str | bytes | None, said: str
+) -> None:
+    if file is not None:
+        (tmp_path / "job.toml").write_bytes(file if isinstance(file, bytes) else file.encode())
+        words = [*words, str(tmp_path / "job.toml")]
+    code, _, err = failed(capsys, "job", "start", "--state", str(tmp_path / "nobody"), *words)
+    assert code == 2 and said in err
+
+
+def test_a_jobs_file_that_is_not_there(capsys: Capture, tmp_path: Path) -> None:
+    code, _, err = failed(capsys, "job", "start", str(tmp_path / "job.toml"))
+    assert code == 2 and "should be a settings file, found none" in err
+
+
+def test_put_does_not_change_what_it_was_given() -> None:
+    inner = {"steps": 1}
+    table: dict[str, Any] = {"training": inner}
+    put(table, "training.warmup", 0.5)
+    put(table, "a.b.c", 1)
+    assert table == {"training": {"steps": 1, "warmup": 0.5}, "a": {"b": {"c": 1}}} and inner == {"steps": 1}
+
+
+# -- an encoder's flags ------------------------------------------------------------------------------------------------
+
+
+def test_the_three_things_an_encoder_can_start_from() -> None:
+    assert spec_of(Wanted("a", pretrained="model", revision="r")).source == Pretrained(path="model", revision="r")
+    config = spec_of(Wanted("a", options=("model_type=bert", "hidden_size=32"), seed=3, tokenizer="t")).source
+    assert config == Config(options={"model_type": "bert", "hidden_size": 32}, seed=3, tokenizer="t")
+    assert spec_of(Wanted("a", config="folder")).source == Config(path="folder")
+    module = spec_of(Wanted("a", module="net.py:Net", options=("width=4",), shape="3x8x8"))
+    assert module.source == Module(path="net.py:Net", options={"width": 4}) and module.shape == (3, 8, 8)
+
+
+def test_the_other_flags_of_an_encoder() -> None:
+    wanted = Wanted("a", pretrained="m", type="text", layers=2, freeze=("embeddings",), pooling="cls", max_length=32, dropout=0.0)
+    spec = spec_of(wanted)
+    assert (spec.type, spec.layers, spec.freeze, spec.pooling, spec.max_length) == ("text", 2, ("embeddings",), "cls", 32)
+    assert spec.dropout == 0.0 and spec.tuning == "full"
+    low = spec_of(Wanted("a", pretrained="m", lora=4, lora_alpha=8.0, lora_targets=("*key",), seed=5))
+    assert low.tuning == Lora(rank=4, alpha=8.0, targets=("*key",), seed=5)
+
+
+def test_flags_of_an_encoder_count_more_than_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "encoder.toml"
+    file.write_text('name = "b"\nlayers = 6\nmax_length = 64\n[source]\nkind = "pretrained"\npath = "m"\n')
+    spec = spec_of(Wanted("a", file=file, layers=2))
+    assert (spec.name, spec.layers, spec.max_length, spec.source) == ("a", 2, 64, Pretrained(path="m"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind", "said"),
+    [
+        (Wanted("a"), UsageError, "told what to start from"),
+        (Wanted("a", pretrained="m", module="f.py:N"), UsageError, "--from and --module"),
+        (Wanted("a", pretrained="m", lora_alpha=3.0), UsageError, "--lora RANK"),
+        (Wanted("a", module="f.py:N", shape="three"), UsageError, "`--shape` should be numbers"),
+        (Wanted("a", module="f.py:N"), SettingsError, "`shape` should be the shape"),
+        (Wanted("a", options=("x",)), UsageError, "`--option` should be KEY=VALUE"),
+        (Wanted("a", pretrained="m", pooling="sum"), SettingsError, "`pooling` in the encoder is wrong"),
+        (Wanted("no/good", pretrained="m"), SettingsError, "`name` in the encoder is wrong"),
+    ],
+    ids=lambda value: "" if isinstance(value, Wanted) else str(value),
+)
+def test_an_encoder_that_is_declared_wrong(wanted: Wanted, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said.replace("(", r"\(")):
+        spec_of(wanted)
+
+
+def test_an_encoder_is_sent_or_kept(capsys: Capture) -> None:
+    code, _, err = failed(capsys, "encoder", "create", "a", "--from", "m", "--no-send")
+    assert code == 2 and "`--keep FOLDER` should be said" in err
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (["--format", "onnx"], 2, "`--format` should be one of hf, sentence-transformers, safetensors, found 'onnx'"),
+    (["--out", "."], 5, "`--out` should be a new folder"),
+])  # fmt: skip
+def test_an_export_that_cannot_be_is_told_before_anything_is_fetched(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], code: int, said: str
+) -> None:
+    (tmp_path / "here").touch()
+    monkeypatch.chdir(tmp_path)
+    found, _, err = failed(capsys, "encoder", "export", "a", "--out", "new", *words)
+    assert found == code and said in err
+
+
+# -- nobody there ------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_on_which_no_master_was_ever_started(capsys: Capture, tmp_path: Path) -> None:
+    code, kind, err = failed(capsys, "node", "list", "--state", str(tmp_path / "new"))
+    assert (code, kind) == (5, "not_found") and "trunkline serve" in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_master_that_does_not_run(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "admin.token").write_text("t")
+    code, kind, err = failed(capsys, "job", "list", "--state", str(tmp_path))
+    assert (code, kind) == (4, "unreachable") and "Start it: trunkline serve." in err
+
+
+def test_a_remote_master_needs_its_token_and_its_authority(capsys: Capture, tmp_path: Path) -> None:
+    assert failed(capsys, "node", "list", "--url", "https://a:1")[0] == 2
+    (tmp_path / "token").write_text("t")
+    words = ["node", "list", "--url", "https://a:1", "--token-file", str(tmp_path / "token")]
+    assert failed(capsys, *words)[0] == 2
+    assert failed(capsys, *words, "--ca", str(tmp_path / "none"))[0] == 5
+    (tmp_path / "ca").write_text("no certificate")
+    assert failed(capsys, *words, "--ca", str(tmp_path / "ca"))[:2] == (1, "damaged")
+    words[3] = "http://a:1"
+    assert failed(capsys, *words, "--ca", str(tmp_path / "ca"))[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("prot = 1\n", "did you mean `port`?"), ("port = 0.5\n", "`port` in"), ("port =", "TOML")]
+)
+def test_settings_that_are_wrong_are_named(capsys: Capture, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "trunkline.toml").write_text(text)
+    for command in (["serve"], ["node", "list"]):
+        code, kind, err = failed(capsys, *command, "--settings", str(tmp_path / "trunkline.toml"))
+        assert (code, kind) == (2, "settings") and said in err
+
+
+def test_a_settings_file_that_was_named_must_be_there(capsys: Capture, tmp_path: Path) -> None:
+    assert failed(capsys, "serve", "--settings", str(tmp_path / "none.toml"))[0] == 2
+
+
+# -- serve -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[MasterSettings]:
+    """The settings that a daemon would run with."""
+    seen: list[MasterSettings] = []
+    daemon = ModuleType("master.daemon")
+    daemon.serve = seen.append  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "master.daemon", daemon)
+    import master
+
+    monkeypatch.setattr(master, "daemon", daemon, raising=False)
+    return seen
+
+
+def test_serve_by_flag_environment_file_and_default(
+    served: list[MasterSettings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("trunkline.toml").write_text('port = 1001\nsuperlink_port = 1002\nlog_level = "debug"\n')
+    monkeypatch.setenv("TRUNKLINE_SUPERLINK_PORT", "2002")
+    assert main(["serve", "--log-level", "error", "--state", "here", "--name", "a.example", "--name", "b.example"]) == 0
+    (found,) = served
+    assert (found.port, found.superlink_port, found.log_level) == (1001, 2002, "error")
+    assert (found.state, found.names) == (tmp_path / "here", ("a.example", "b.example"))
+
+
+def test_the_default_folder_is_the_one_of_the_settings() -> None:
+    assert MasterSettings().state == Path(DEFAULT_STATE)
