@@ -12,7 +12,7 @@ from trunkline import errors
 PAGE = (Path(__file__).parent.parent / "docs" / "public.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", PAGE, re.MULTILINE)
 PUBLIC = {module: re.findall(r"`(\w+)`", names) for module, names in ROWS}
-PUBLIC["trunkline.errors"] += [name for name, thing in vars(errors).items() if inspect.isclass(thing) and issubclass(thing, Exception)]
+PUBLIC["trunkline.errors"] += [name for name, thing in inspect.getmembers(errors, inspect.isclass) if issubclass(thing, Exception)]
 
 
 @pytest.mark.parametrize("module", PUBLIC)

@@ -1,6 +1,8 @@
 """What is released fits together: version, changelog, pinned and installed dependencies."""
 
+import ast
 import re
+import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
@@ -58,6 +60,31 @@ def test_what_is_installed_is_what_was_pinned(requirement: str) -> None:
     except PackageNotFoundError:
         pytest.fail(f"{name} should be installed: make install")
     assert installed == PINNED[name]
+
+
+NOT_IMPORTED = {"packaging": "a bound for the others"}
+COME_ALONG = {"google": "protobuf, with flwr", "starlette": "with fastapi"}
+
+
+def imported() -> set[str]:
+    """Top-level names that our packages import, from anywhere."""
+    found: set[str] = set()
+    for package in ("trunkline", "tasks", "queues", "child", "master"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Import):
+                    found |= {alias.name.split(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    found.add(node.module.split(".")[0])
+    return found - set(sys.stdlib_module_names) - {"trunkline", "tasks", "queues", "child", "master"}
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+    wanted = {name_of(line) for line in PROJECT["dependencies"]}
+    optional = {name_of(line) for extra in ("lora", "datasets", "sentence-transformers") for line in EXTRAS[extra]}
+    used = {plain(name) for name in imported()}
+    assert used - wanted - optional - set(COME_ALONG) == set()
+    assert wanted - used - set(NOT_IMPORTED) == set()
 
 
 def test_each_bound_has_its_reason_beside_it() -> None:
