@@ -69,7 +69,8 @@ class EncoderPart(Part):
 
     def _encoders(self, query: sa.Select[Any]) -> list[Encoder]:
         with self._db.read() as connection:
-            return [record(Encoder, row) for row in connection.execute(query.order_by(schema.encoders.c.name)).mappings()]
+            rows = connection.execute(query).mappings().all()
+        return sorted((record(Encoder, row) for row in rows), key=lambda encoder: encoder.name)
 
     def versions(self, encoder: str) -> list[Version]:
         """The versions of an encoder, oldest first.

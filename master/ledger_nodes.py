@@ -98,9 +98,9 @@ class NodePart(Part):
         return found[0] if found else None
 
     def _nodes(self, *conditions: Any) -> list[Node]:
-        query = sa.select(schema.nodes).where(*conditions).order_by(schema.nodes.c.name)
         with self._db.read() as connection:
-            return [_node(row) for row in connection.execute(query).mappings()]
+            rows = connection.execute(sa.select(schema.nodes).where(*conditions)).mappings().all()
+        return sorted((_node(row) for row in rows), key=lambda node: node.name)
 
     def set_node(self, name: str, *, speaks: tuple[int, int] | None = None, **values: Any) -> Node:
         """Change what is known of a node: flower_id, boot, machine, tasks, speaks, state, seen, labels, public_key, token_hash.

@@ -20,9 +20,8 @@ _ROUND = sa.select(schema.rounds).where(
 
 @cache
 def _rows(table: sa.Table) -> sa.Select[Any]:
-    """What a round has in a table; children in the order of names, refusals as they came."""
-    here = table.c.job == sa.bindparam("of_job"), table.c.round == sa.bindparam("of_number")
-    return sa.select(table).where(*here).order_by(table.c.id if "id" in table.c else table.c.child)
+    """What a round has in a table, in no order."""
+    return sa.select(table).where(table.c.job == sa.bindparam("of_job"), table.c.round == sa.bindparam("of_number"))
 
 
 class JobReader(Part):
@@ -73,7 +72,9 @@ class JobReader(Part):
 
     def _of_round(self, table: sa.Table, number: int) -> list[sa.RowMapping]:
         with self._db.read() as connection:
-            return list(connection.execute(_rows(table), {"of_job": self.job_id, "of_number": number}).mappings())
+            rows = connection.execute(_rows(table), {"of_job": self.job_id, "of_number": number}).mappings().all()
+        # Sorted here: each database has its own idea of the order of letters, and updates are fused in this order.
+        return sorted(rows, key=lambda row: row["id"] if "id" in row else row["child"])
 
     def current_version(self) -> Version:
         """The current version of the job's encoder."""

@@ -89,6 +89,22 @@ def test_nodes_invites_and_requests(ledger: Ledger) -> None:
     assert ledger.open_requests() == []
 
 
+def test_names_are_in_the_order_of_their_codes_everywhere(ledger: Ledger) -> None:
+    """Updates are fused in this order, so it must not depend on the language of a database."""
+    names = ("b", "B", "a", "a-b", "aB", "A.b", "a_b", "10", "9")
+    for name in names:
+        ledger.add_node(name, b"key", digest(f"<{name}>"))
+        add_encoder(ledger, name)
+    job = owned_job(ledger)
+    play_to(job, "reporting", children=names)
+    for name in names:
+        job.record_report(1, name, {})
+    for found in (job.members(1), job.updates(1), job.reports(1)):
+        assert [row.child for row in found] == sorted(names)
+    assert [node.name for node in ledger.nodes()] == sorted(names)
+    assert [encoder.name for encoder in ledger.encoders_of_type("text")] == sorted([*names, "text"])
+
+
 def test_a_foreign_key_is_held(ledger: Ledger) -> None:
     """A row that names a job which is not there is a mistake of ours; the database refuses it."""
     with pytest.raises(IntegrityError), ledger._db.write() as connection:
