@@ -185,7 +185,8 @@ def _train(
         told = master.call("GET", "/v1/admin/events", query={"after": after, "wait": 5})
         after = told["last"]
         for event in told["events"]:
-            down += event["data"].get("bytes", 0) if event["kind"] == "blob.sent" else 0
+            if event["kind"] == "blob.moved" and event["data"]["direction"] == "down":
+                down += event["data"]["bytes"]
             if event["kind"] == "round.closed":
                 say(f"          round {event['round']} of {job.rounds} is fused and tested")
         state = master.call("GET", f"/v1/admin/jobs/{started}")

@@ -8,10 +8,11 @@ Integers are rounded to the nearest even whole number and booleans go with the w
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from master.rules import weights
 from master.rules.rule import Contribution, Fused, Parameters, Rule
-from trunkline.tensors import FLOATS, Array, narrow, widen
+from trunkline.tensors import DTYPES, FLOATS, Array, narrow, widen
 
 
 def mean(parameters: Parameters, updates: Sequence[Contribution]) -> Fused:
@@ -40,15 +41,16 @@ def weighted(parameters: Parameters, updates: Sequence[Contribution], shares: Ma
 
     def read(name: str, rows: slice) -> Array:
         spec = parameters.spec[name]
-        total = np.zeros(1)
+        total: NDArray[np.float64] | None = None
         for theirs, share in taken:
-            part = widen(theirs.read(name, rows), spec.dtype)
+            part = np.asarray(widen(theirs.read(name, rows), spec.dtype))  # arithmetic makes scalars of 0-d arrays
             part *= share
-            total = total + part if total.shape != part.shape else np.add(total, part, out=total)
+            total = part if total is None else np.add(total, part, out=total)
+        assert total is not None, "shares sum to 1, so somebody has one"
         if spec.dtype in FLOATS:
             return narrow(total, spec.dtype)
         if spec.dtype == "BOOL":
             return np.asarray(total > 0.5)
-        return np.rint(total).astype(parameters.read(name, rows).dtype)
+        return np.asarray(np.rint(total)).astype(DTYPES[spec.dtype])
 
     return Fused(Parameters(parameters.spec, read), dict(shares))
