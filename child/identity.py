@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from child.api import MasterApi, enrol
 from child.home import ChildHome
+from trunkline.api import Invitation
 from trunkline.clock import Clock
 from trunkline.errors import Conflict, DamagedFile
 from trunkline.files import storage, write_atomically
@@ -122,6 +123,7 @@ def come_in(
             f"`{home.folder}` should be nobody's folder yet, found child {known.name!r} of {known.url}.",
             hint="Name another --home, or say --again to replace it.",
         )
+    Invitation.decode(invitation)  # no key is made for a line that is none
     url, told = enrol(invitation, name, private_key(home), clock, rng, patience)
     identity = Identity(url=url, **told.model_dump())
     identity.write(home)

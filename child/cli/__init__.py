@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from child.cli.base import SiteGroup, crash_folder
-from trunkline.console import Lazy, Root, run
+from trunkline import console
+from trunkline.console import Lazy, Root
 
 COMMANDS = {
     "enrol": Lazy("child.cli.enrol", "Become a child of a master, with its invitation."),
@@ -32,7 +33,7 @@ def app() -> Root:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, and give its exit code."""
-    return run(app(), "trunkline-child", arguments, crash_folder)
+    return console.run(app(), "trunkline-child", arguments, crash_folder)
 
 
 __all__ = ["app", "main"]

@@ -5,7 +5,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from master.cli.base import AdminGroup, crash_folder
-from trunkline.console import Lazy, Root, run
+from trunkline import console
+from trunkline.console import Lazy, Root
 
 COMMANDS = {
     "serve": Lazy("master.cli.serve", "Run the master until it is told to stop."),
@@ -34,7 +35,7 @@ def app() -> Root:
 
 def main(arguments: Sequence[str] | None = None, **_: Any) -> int:
     """Run it, and give its exit code."""
-    return run(app(), "trunkline", arguments, crash_folder)
+    return console.run(app(), "trunkline", arguments, crash_folder)
 
 
 __all__ = ["app", "main"]
