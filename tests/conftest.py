@@ -20,8 +20,9 @@ _FOREIGN = ("TRUNKLINE", "HF_", "TRANSFORMERS_", "FLWR_", "XDG_", "PYTHONPATH", 
 _HOME = Path(tempfile.mkdtemp(prefix="trunkline-tests-"))
 
 # Set before any library reads them; processes that tests start inherit them.
-for _name in [name for name in os.environ if name.startswith(_FOREIGN) or name.lower().endswith("_proxy")]:
-    del os.environ[_name]
+for _name in list(os.environ):
+    if (_name.startswith(_FOREIGN) and not _name.startswith("TRUNKLINE_TEST_")) or _name.lower().endswith("_proxy"):
+        del os.environ[_name]
 os.environ |= {
     "HOME": str(_HOME),
     "XDG_CACHE_HOME": str(_HOME / "cache"),
