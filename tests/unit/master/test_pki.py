@@ -142,9 +142,7 @@ def test_a_node_key_is_p384_in_one_spelling() -> None:
 def _others() -> list[bytes]:
     small = ec.generate_private_key(ec.SECP256R1()).public_key()
     big = rsa.generate_private_key(65_537, 2_048).public_key()
-    pems = [
-        key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo) for key in (small, big)
-    ]
+    pems = [key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo) for key in (small, big)]
     return [b"", b"garbage", *pems]
 
 
