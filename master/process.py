@@ -10,11 +10,13 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
+LOOPBACK = "localhost,127.0.0.1,::1"
 LOG_BYTES, LOG_FILES = 8 << 20, 3
 
 FLOWER_QUIET: Mapping[str, str] = {
@@ -25,8 +27,8 @@ FLOWER_QUIET: Mapping[str, str] = {
 """Environment in which Flower keeps to itself: no telemetry, no look for updates, nothing installed."""
 
 
-def spawn(module: str, order: Mapping[str, Any], home: Path, log: Path) -> Popen[bytes]:
-    """Start `python -m module` in a process group of its own and give it its order.
+def spawn(module: str, home: Path, log: Path) -> Popen[bytes]:
+    """Start `python -m module` in a process group of its own. It waits for its order.
 
     :param home: working folder, and Flower's own folder.
     :param log: where its output goes, rotated.
@@ -38,10 +40,10 @@ def spawn(module: str, order: Mapping[str, Any], home: Path, log: Path) -> Popen
         "FLWR_HOME": str(home),
         "PYTHONPATH": os.pathsep.join(filter(None, (str(installation), os.environ.get("PYTHONPATH", "")))),
         "PYTHONUNBUFFERED": "1",
-        "NO_PROXY": ",".join(filter(None, ("localhost,127.0.0.1,::1", os.environ.get("NO_PROXY", "")))),
+        **{name: ",".join(filter(None, (LOOPBACK, os.environ.get(name, "")))) for name in ("no_proxy", "NO_PROXY")},
     }
     with log.open("ab") as out:
-        process = Popen(
+        return Popen(
             [sys.executable, "-P", "-m", module],
             stdin=PIPE,
             stdout=out,
@@ -49,21 +51,22 @@ def spawn(module: str, order: Mapping[str, Any], home: Path, log: Path) -> Popen
             cwd=home,
             env=environment,
             start_new_session=True,
+            bufsize=0,
         )
+
+
+def give_order(process: Popen[bytes], order: Mapping[str, Any]) -> None:
+    """Tell a process what to do. One that ended already is found by whoever waits for it."""
     assert process.stdin is not None
-    try:
-        process.stdin.write(json.dumps({**order, "log": str(log)}).encode() + b"\n")
-        process.stdin.flush()
-    except BrokenPipeError:
-        pass  # it ended at once; whoever waits for it reads why in its log
-    return process
+    with suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(order).encode() + b"\n")
 
 
 def take_order() -> dict[str, Any]:
-    """Inside the process: read the order, send output and logs to the log file, and end when the master ends."""
+    """Inside the process: wait for the order, send output and logs to the file that it names, and end when the master ends."""
     order = json.loads(_read_line(sys.stdin.fileno()) or b"{}")
     if not order:
-        raise SystemExit("this program is started by `trunkline serve`")
+        raise SystemExit("this program is started by `trunkline serve`, and ends with it")
     stream = LogStream(Path(order["log"]))
     sys.stdout = sys.stderr = stream
     logging.basicConfig(level=logging.INFO, stream=stream, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

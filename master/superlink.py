@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from master.process import spawn
+from master.process import give_order, spawn
 from trunkline.clock import Clock, Deadline, SystemClock
 from trunkline.errors import AlreadyRunning, FailedError, NotAuthorized, SettingsError, StateError, Unreachable
 from trunkline.files import storage
@@ -60,10 +60,11 @@ class SuperLink:
     ) -> None:
         self.folder, self.port, self.tls, self.host = folder.resolve(), port, tls, host
         self.clock, self.rng = clock or SystemClock(), rng or random.Random()  # noqa: S311
-        self.log = self.folder / "superlink.log"
+        self.log, self.serverapp_log = self.folder / "superlink.log", self.folder / "serverapp.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Control | None = None
-        self._runs: dict[int, subprocess.Popen[bytes]] = {}
+        self._runs: dict[int, subprocess.Popen[bytes]] = {}  # ServerApp processes by run
+        self._spare: subprocess.Popen[bytes] | None = None  # the process of the next run
 
     @property
     def address(self) -> str:
@@ -99,9 +100,8 @@ class SuperLink:
         secret = secrets.token_hex(32)
         (key := self.folder / "secret").touch(mode=0o600)
         key.write_text(secret)
-        self._process = spawn(
-            "master.flower.superlinkd", {"secret": secret, "arguments": self._arguments(key)}, self.folder, self.log
-        )
+        self._process = spawn("master.flower.superlinkd", self.folder, self.log)
+        give_order(self._process, {"log": str(self.log), "secret": secret, "arguments": self._arguments(key)})
         from master.flower.control import Control  # slow to import: while the process starts, it costs nothing
 
         ca = self.tls.ca.read_bytes() if self.tls else None
@@ -111,6 +111,12 @@ class SuperLink:
         except BaseException:
             self.stop()
             raise
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Start the process of the next run now: it takes seconds to import what it needs, and then waits for its order."""
+        if self._spare is None or self._spare.poll() is not None:
+            self._spare = spawn("master.flower.serverapp", self.folder, self.serverapp_log)
 
     def _arguments(self, secret: Path) -> list[str]:
         common = ["--host", self.host, "--port", str(self.port), "--isolation", "process"]
@@ -180,6 +186,9 @@ class SuperLink:
         for process in self._runs.values():
             self._end(process, seconds)
         self._runs.clear()
+        if self._spare is not None:
+            self._end(self._spare, 0.0)
+            self._spare = None
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -214,8 +223,12 @@ class SuperLink:
         :raises FailedError: it would not start.
         """
         started = self.control.start_run(config)
-        order = {"address": self.address, "ca": str(self.tls.ca) if self.tls else None, "token": started.token}
-        self._runs[started.run_id] = spawn("master.flower.serverapp", order, self.folder, self.folder / "serverapp.log")
+        self._prepare()
+        assert self._spare is not None
+        process, self._spare = self._spare, None
+        ca = str(self.tls.ca) if self.tls else None
+        give_order(process, {"log": str(self.serverapp_log), "address": self.address, "ca": ca, "token": started.token})
+        self._runs[started.run_id] = process
         return started.run_id
 
     def run_alive(self, run_id: int) -> bool:
@@ -233,6 +246,7 @@ class SuperLink:
         process = self._runs.pop(run_id, None)
         if process is not None:
             self._end(process, seconds)
+            self._prepare()
         return stopped
 
     def reap(self) -> list[int]:

@@ -12,12 +12,14 @@ this session), `LinkLost` (nobody there within the limit). After `NotKnown` or `
 
 import logging
 import random
+import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message, RecordDict
 from flwr.app.message import remove_content_from_message
@@ -47,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+CALL = 30.0  # seconds to wait for an answer
 GOODBYE = 3.0  # seconds to wait when leaving
 
 
@@ -91,6 +95,10 @@ class FleetSession:
                 ca,
                 interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperNode"), Signer(private, clock), self._hurry],
             )
+        if address.rpartition(":")[0] in LOOPBACK:
+            self._client.close()
+            verify = ssl.create_default_context(cadata=ca.decode("ascii")) if ca else True
+            self._client._client = httpx.Client(verify=verify, timeout=CALL, trust_env=False)  # not by this machine's proxy
         self._stop, self._forgotten, self._told = threading.Event(), threading.Event(), stop
         self._pulse = threading.Thread(target=self._beat, daemon=True, name="fleet-heartbeat")
 

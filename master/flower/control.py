@@ -4,6 +4,7 @@ import hashlib
 import io
 import logging
 import random
+import ssl
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from master.flower.superlinkd import SECRET_HEADER
@@ -35,6 +37,7 @@ from trunkline.retry import persist
 
 logger = logging.getLogger(__name__)
 
+CALL = 30.0  # seconds to wait for an answer
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 Value = str | int | float | bool
@@ -83,6 +86,13 @@ class _Secret:
         return call_next(context)
 
 
+def _directly(client: ProtobufClient, ca: bytes | None) -> None:
+    """Have Flower's client pass by this machine's proxy: a SuperLink on the loopback is not behind it."""
+    client.close()
+    verify = ssl.create_default_context(cadata=ca.decode("ascii")) if ca else True
+    client._client = httpx.Client(verify=verify, timeout=CALL, trust_env=False)
+
+
 class Control:
     """Talks to one SuperLink. Safe to use from several threads.
 
@@ -97,16 +107,12 @@ class Control:
     ) -> None:
         self.address, self.clock, self.rng, self.limit = address, clock, rng, limit
         common = [RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
+        task = [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
+        sign = SuperExecAuthHttpInterceptor(master_secret=secret.encode(), protected_methods={ACQUIRE})
         self._client = ControlHttpClient.from_server_address(address, ca is None, ca, [*common, _Secret(secret)])
-        self._runtime = RuntimeHttpClient.from_server_address(
-            address,
-            ca is None,
-            ca,
-            [
-                RuntimeVersionHttpInterceptor(component_name="SuperExec"),
-                SuperExecAuthHttpInterceptor(master_secret=secret.encode(), protected_methods={ACQUIRE}),
-            ],
-        )
+        self._runtime = RuntimeHttpClient.from_server_address(address, ca is None, ca, [*task, sign])
+        for client in (self._client, self._runtime):
+            _directly(client, ca)
 
     def close(self) -> None:
         """Close the connections."""

@@ -10,6 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
+from master.flower.app import app
+from master.flower.grid import RuntimeGrid
 from master.process import take_order
 from trunkline.clock import SystemClock
 from trunkline.errors import Fenced, TrunklineError
@@ -22,20 +24,17 @@ def main() -> int:
 
     :returns: 0 when the job's rounds ended by themselves.
     """
-    order = take_order()
-    from master.flower.grid import RuntimeGrid
+    import master.jobrun  # noqa: F401  # what the run will need: the order may come much later, and then it starts at once
 
+    order = take_order()
     grid = RuntimeGrid.connect(order["address"], _read(order["ca"]), order["token"], SystemClock(), random.Random())  # noqa: S311
     signal.signal(signal.SIGTERM, lambda number, frame: grid.leave())  # no exception from here: it could leave a lock held
     with grid:
         try:
-            context = grid.take_task()
-            from master.flower.app import app
-
-            app(grid=grid, context=context)
+            app(grid=grid, context=grid.take_task())
         except Fenced as error:
             logger.info("leaving: %s", error)
-            return 5
+            return error.exit_code
         except TrunklineError as error:
             logger.error("the run failed: %s", error)
             grid.finish("failed", str(error))
@@ -43,7 +42,7 @@ def main() -> int:
         except Exception as error:
             logger.exception("the run failed")
             grid.finish("failed", f"{type(error).__name__}: {error}")
-            return 70
+            return TrunklineError.exit_code
         grid.finish("completed", "")
     return 0
 
