@@ -78,6 +78,11 @@ class TrunklineError(Exception):
     def __str__(self) -> str:
         return f"{self.message} {self.hint}" if self.hint else self.message
 
+    @property
+    def public(self) -> str:
+        """What may be told to another site: `str(self)`, unless that could hold what has to stay here."""
+        return str(self)
+
 
 class UsageError(TrunklineError):
     """What was asked cannot be done as it is written."""
@@ -99,9 +104,13 @@ class SpecError(UsageError):
 
 
 class SampleError(UsageError):
-    """A file of samples, or a row in it, is not what its task says."""
+    """A file of samples, or a row in it, is not what its task says. The message may quote samples and label names."""
 
     code = "sample"
+
+    @property
+    def public(self) -> str:
+        return "a task's samples should be what it says of them, found that they are not. The child's own log says where."
 
 
 class FailedError(TrunklineError):

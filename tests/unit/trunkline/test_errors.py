@@ -64,3 +64,8 @@ def test_message_and_hint_are_kept_apart_and_read_as_one(error: type[TrunklineEr
 def test_reasons_are_words_that_may_stand_in_a_ledger() -> None:
     assert all(re.fullmatch(r"[a-z_]+", reason) for reason in Reason)
     assert make(RefusedValue, None).reason is Reason.SHAPE  # type: ignore[attr-defined]
+
+
+def test_what_is_told_to_other_sites_quotes_no_sample() -> None:
+    assert TrunklineError("said.", hint="Do this.").public == "said. Do this."
+    assert "secret" not in errors.SampleError("`a.csv`, line 3: found 'secret'.", hint="Not 'secret'.").public
