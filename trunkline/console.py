@@ -220,7 +220,7 @@ def completion_script(program: str, shell: str) -> str:
 
     :raises UsageError: not a shell that is known.
     """
-    from typer.completion import get_completion_script
+    from typer._completion_shared import get_completion_script
 
     if shell not in SHELLS:
         raise UsageError(f"`SHELL` should be one of {', '.join(SHELLS)}, found {shell!r}.")
@@ -245,7 +245,7 @@ def run(root: click.Command, program: str, arguments: Sequence[str] | None, cras
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what the terminal cannot show is no reason to fail
     if _completing(program) in os.environ:
-        from typer.completion import completion_init
+        from typer._completion_classes import completion_init
 
         completion_init()
     console = Console(program, Terminal(_form(argv), color=sys.stderr.isatty() and not os.environ.get("NO_COLOR")))
@@ -285,7 +285,8 @@ def _form(argv: Sequence[str]) -> Form:
             asked = following
         elif word.startswith("--output="):
             asked = word.partition("=")[2]
-    return next((form for form in FORMS if form == asked), "table")
+    default: Form = "table"
+    return next((form for form in FORMS if form == asked), default)
 
 
 @contextmanager

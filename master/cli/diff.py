@@ -14,11 +14,11 @@ def compare(old: Path, new: Path) -> list[dict[str, Any]]:
     """One row a tensor, the ones that moved most first.
 
     :returns: name, shape, elements that changed, largest change, root mean square of the change, and that as a share of the
-        tensor's own; None where a number is not finite.
+        tensor's own; None where a number is not finite, as a share of nothing.
     """
     with SetFile(old) as before, SetFile(new) as after:
         rows = [_compare(before, after, name) for name in sorted(before.spec.keys() | after.spec.keys())]
-    return sorted(rows, key=lambda row: (-(row["relative"] or 0.0), row["name"]))
+    return sorted(rows, key=lambda row: (math.inf if row["relative"] is None else row["relative"], row["name"]), reverse=True)
 
 
 def _compare(before: SetFile, after: SetFile, name: str) -> dict[str, Any]:

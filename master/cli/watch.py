@@ -62,7 +62,7 @@ def until_end(
     for event in past(https, job["id"]) if ended else follow(https, job["id"], 0, deadline, poll):
         progress.take(event)
         seen(event, progress)
-        if progress.ended:
+        if progress.ended and not ended:
             break
     return progress
 

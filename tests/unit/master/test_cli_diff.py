@@ -31,7 +31,8 @@ def test_each_tensor_against_numpy(tmp_path: Path) -> None:
     assert rows["big"]["relative"] == pytest.approx(np.linalg.norm(difference) / np.linalg.norm(old["big"].astype(np.float64)))
     assert (rows["count"]["changed"], rows["count"]["largest"]) == (1, 7.0)
     assert rows["zero"]["relative"] is None, "from nothing there is no share"
-    assert next(row["name"] for row in compare(tmp_path / "old", tmp_path / "new")) == "count", "what moved most comes first"
+    order = [row["name"] for row in compare(tmp_path / "old", tmp_path / "new")]
+    assert order == ["zero", "count", "big", "same"], "what moved most comes first"
 
 
 def test_tensors_that_only_one_side_has_and_numbers_that_are_none(tmp_path: Path) -> None:
