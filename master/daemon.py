@@ -42,6 +42,12 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 SWEEP_SECONDS = 24 * 3600.0
 """Age at which what a broken upload left is thrown away."""
 
+TIDY_SECONDS = 600.0
+"""Seconds between two looks for what was left behind."""
+
+SILENT_SECONDS = 60.0
+"""Seconds after which a job whose owner gave no sign of life has none; twelve times the pulse of `master.jobrun`."""
+
 
 def serve(settings: MasterSettings, *, stop: threading.Event | None = None, clock: Clock | None = None) -> None:
     """Run a master until SIGTERM or SIGINT, or until `stop` is set.
@@ -75,7 +81,6 @@ def _started(settings: MasterSettings, home: MasterHome, clock: Clock) -> Iterat
         ledger = Ledger.open(settings.ledger or home.ledger_url(), clock)
         parts.callback(ledger.close)
         blobs = BlobStore(home.blobs, clock)
-        blobs.sweep(SWEEP_SECONDS)
         files = TlsFiles(ca=tls.ca, cert=tls.certificate, key=tls.key)
         link = SuperLink(home.superlink, settings.superlink_port, files, host=settings.host, clock=clock)
         daemon = Daemon(settings, home, ledger, link, clock)
@@ -140,6 +145,7 @@ class Daemon:
     runs: dict[str, int] = field(default_factory=dict)  # job -> run
     pauses: dict[str, _Pause] = field(default_factory=dict)  # job -> when it may be started again
     link_pause: _Pause = field(default_factory=_Pause)
+    tidied: float = float("-inf")  # monotonic seconds
     parts: Parts = field(init=False)
     api: ApiServer = field(init=False)
 
@@ -185,11 +191,22 @@ class Daemon:
     def turn(self) -> None:
         """One comparison. What fails is tried again in the next turn, with growing pauses."""
         try:
+            self._tidy()
             if self._link_up():
                 self._stop_runs()
                 self._start_runs()
         except TrunklineError as error:
             logger.warning("%s", error)
+
+    def _tidy(self) -> None:
+        """Throw away what broken uploads left; take back jobs whose owner is gone, wherever it ran."""
+        now = self.clock.monotonic()
+        if now - self.tidied < TIDY_SECONDS:
+            return
+        self.tidied = now
+        self.parts.blobs.sweep(SWEEP_SECONDS)
+        for job in self.ledger.reap(SILENT_SECONDS):
+            logger.warning("job %s had no living owner; it waits for a new one", job.id)
 
     def _link_up(self) -> bool:
         if self.link.alive():
