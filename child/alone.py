@@ -1,8 +1,8 @@
 """Training on one's own samples, without a master: what a site would have without the others.
 
 Nothing private is read or written: heads start afresh, so the figure is comparable with what a round-trained encoder scores here.
-Also a program, for comparisons of many variants in one process: `python -m child.alone` reads orders, a line of JSON each, and writes
-scores, a line of JSON each.
+Also a program, for comparisons of many variants in one process: `python -m child.alone` reads orders, a line of JSON each, and
+writes scores, a line of JSON each.
 """
 
 import json
@@ -103,7 +103,7 @@ def main() -> int:
     return 0
 
 
-def _carry_out(order: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+def _carry_out(order: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     home, settings = ChildHome(Path(order["home"])), ChildSettings(threads=order["threads"])
     torch.set_num_threads(settings.threads or 1)
     encoder = encoders.load(Path(order["encoder"]), (home.modules,))

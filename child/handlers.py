@@ -1,4 +1,4 @@
-"""What a child answers to each message of a round. The same object serves the warm agent, the stock ClientApp and the in-process link."""
+"""What a child answers to each message of a round: one object for the warm agent, the stock ClientApp and the in-process link."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -177,6 +177,7 @@ class Child:
         """Train on the initial set; the update's file and the private state are on disk when this returns."""
         started = time.perf_counter()
         base_path = self.sets.get(message.base, message.delta, message.token, attachment)
+        store.note_set(message.base.digest)
         encoder = self.site.encoder(message.encoder)
         plan = self.site.plan(message.plan)
         names = [task.task for task in self._count(message.encoder.type, message.tasks)[0]]
@@ -228,6 +229,7 @@ class Child:
         store = self._store(message.encoder.name)
         store.commit(message.job, message.round)
         path = self.sets.get(message.target, message.delta, message.token, attachment)
+        store.note_set(message.target.digest)
         scores: list[Score] = []
         if self.settings.policy.report:
             encoder = self.site.encoder(message.encoder)

@@ -1,8 +1,8 @@
 """The store of a local training: shared layers and private heads in this process, each moved only by gradients that touch it.
 
 Every head has an optimiser of its own, so a head whose task had no batch keeps its values and its moments bit for bit: nothing is
-filled with zeros on its behalf. Moments of the shared layers begin anew in each round, because fused parameters are not the ones they
-were gathered on; the warm-up counts over the whole job, so a fresh start is not a cold one.
+filled with zeros on its behalf. Moments of the shared layers begin anew in each round, because fused parameters are not the ones
+they were gathered on; the warm-up counts over the whole job, so a fresh start is not a cold one.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """In which order a child's samples are delivered: seeded, endless, and able to go on where it stopped.
 
-Each task has its own order: epoch after epoch, each a permutation drawn from (seed, task, epoch). Tasks are interleaved in proportion to
-their samples, smoothly, so a task with a tenth of the samples fills its queue a tenth as often.
+Each task has its own order: epoch after epoch, each a permutation drawn from (seed, task, epoch). Tasks are interleaved in
+proportion to their samples, smoothly, so a task with a tenth of the samples fills its queue a tenth as often.
 """
 
 import hashlib

@@ -13,7 +13,7 @@ from tasks import encoders
 from tasks.encoders import Encoder
 from tasks.evaluate import evaluate
 from tasks.heads import make_head
-from tasks.specs import TaskSpec
+from tasks.specs import Split, TaskSpec
 from tasks.step import choose_precision
 from tasks.table import SampleTable, open_table
 from trunkline.files import sha256_file
@@ -75,7 +75,7 @@ class Site:
             spec.name: self._task(encoder, spec.model_copy(update={"max_length": most}) if most else spec, plan) for spec in specs
         }
 
-    def scores(self, encoder: Encoder, tasks: Mapping[str, LocalTask], splits: Sequence[str]) -> list[Score]:
+    def scores(self, encoder: Encoder, tasks: Mapping[str, LocalTask], splits: Sequence[Split]) -> list[Score]:
         """Each task's metric on each split that has samples."""
         return [
             evaluate(encoder, task.head, task.table, task.spec, split)

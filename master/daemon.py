@@ -1,8 +1,8 @@
 """`trunkline serve`: the SuperLink, the HTTPS API and the runs of open jobs, kept alive until the process is told to stop.
 
-Nothing is decided here that the ledger does not hold. Each turn of the loop compares what should run with what runs: a job that is
-open has one run; a run whose process ended is stopped at the SuperLink and, if its job is still open, started again; a SuperLink that
-ended is started again with the node keys of the ledger. So a daemon that was killed only has to be started again.
+Nothing is decided here that the ledger does not hold. Each turn of the loop compares what should run with what runs: a job that
+is open has one run; a run whose process ended is stopped at the SuperLink and, if its job is still open, started again; a SuperLink
+that ended is started again with the node keys of the ledger. So a daemon that was killed only has to be started again.
 """
 
 import logging
@@ -178,13 +178,6 @@ class Daemon:
         """Tell the SuperLink, which keeps nothing, every active key."""
         known = nodes.register_all(self.ledger, self.register)
         logger.info("%d nodes known to the SuperLink", len(known))
-
-    def online(self) -> frozenset[int] | None:
-        """Node ids that the SuperLink takes for online; None where it does not say."""
-        try:
-            return frozenset(node.node_id for node in self.link.nodes() if node.status == "online")
-        except TrunklineError:
-            return None
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 

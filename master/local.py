@@ -1,7 +1,7 @@
 """Children in this process: a link for tests, debugging and simulations of thousands.
 
-Messages go through their JSON and back, so what works here works on a wire. A child is anything with `answer`; the real ones are loaded
-by the entry point `trunkline.child`, because master and child share values, never code.
+Messages go through their JSON and back, so what works here works on a wire. A child is anything with `answer`; the real ones are
+loaded by the entry point `trunkline.child`, because master and child share values, never code.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

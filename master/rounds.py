@@ -1,7 +1,7 @@
 """The outer loop: rounds of instruction, confirmation, initial set, update, fusion and report, until the continue rule says stop.
 
-What is done already stands in the ledger, and each phase asks it first. So the loop can be killed anywhere and run again: it goes on
-in the phase that was open, with the members, updates and reports that were recorded, and comes to the same parameters.
+What is done already stands in the ledger, and each phase asks it first. So the loop can be killed anywhere and run again: it goes
+on in the phase that was open, with the members, updates and reports that were recorded, and comes to the same parameters.
 """
 
 from collections.abc import Callable, Mapping

@@ -29,7 +29,7 @@ def demo(
         Path | None, Option("--keep", metavar="FOLDER", help="Leave the master, the children and their logs there.")
     ] = None,
 ) -> Result:
-    """Train one encoder over five child processes on real data, and compare: alone, shared, pooled. About three minutes on two cores."""
+    """Train one encoder over five child processes on real data; compare alone, shared, pooled. Three minutes on two cores."""
     from dataclasses import replace
 
     from master.demo.figures import VARIANTS, verdict

@@ -33,7 +33,16 @@ class Outcome:
 def alone_orders(plan: DemoPlan, job: JobSpec, data: Mapping[str, Path], encoder: Path, folder: Path) -> list[dict[str, Any]]:
     """Five orders: each child by itself, with as many steps as it has in the rounds."""
     return [
-        _order(site.child, encoder, folder / site.child, [site.spec(data[site.child], plan.batch_size, plan.max_length)], {}, job, plan, 1)
+        _order(
+            site.child,
+            encoder,
+            folder / site.child,
+            [site.spec(data[site.child], plan.batch_size, plan.max_length)],
+            {},
+            job,
+            plan,
+            1,
+        )
         for site in SITES
     ]
 

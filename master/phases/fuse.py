@@ -14,7 +14,7 @@ from trunkline.sets import SetFile
 
 
 def fuse(job: Play, round_: Round) -> Round:
-    """Publish the target set; with too few updates, or none that counts, the parameters stay as they are and the round is skipped."""
+    """Publish the target set. With too few updates, or none that counts, parameters stay as they are: the round is skipped."""
     wanted = job.spec.children
     updates, least = job.pen.updates(round_.number), wanted.least_updates or wanted.least
     if len(updates) < least:

@@ -86,9 +86,8 @@ class Play:
             return False
         if (answer.round, _ORDER.index(type(answer))) >= (round_.number, _ORDER.index(wanted)):
             return False
-        if isinstance(answer, Update) and self.pen.round(answer.round) is not None:
-            if child not in {update.child for update in self.pen.updates(answer.round)}:
-                self.pen.refuse_update(answer.round, child, Reason.LATE, f"the update came in round {round_.number}")
+        if isinstance(answer, Update) and child not in {update.child for update in self.pen.updates(answer.round)}:
+            self.pen.refuse_update(answer.round, child, Reason.LATE, f"the update came in round {round_.number}")
         return True
 
     def _attachment(self, message: Message) -> bytes | None:

@@ -1,7 +1,8 @@
 """What a fuse rule is: `(parameters, updates) -> parameters`, where parameters are read slice by slice and nothing is held whole.
 
-A rule returns a recipe, not arrays: `Fused.parameters.read` computes the rows it is asked for from the same rows of every update. So the
-file of the target set is written with one slice of each tensor in memory, however large the model and however many the children.
+A rule returns a recipe, not arrays: `Fused.parameters.read` computes the rows it is asked for from the same rows of every update.
+So the file of the target set is written with one slice of each tensor in memory, however large the model and however many the
+children.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -8,7 +8,7 @@ from trunkline.errors import TooFewChildren
 
 
 def by_samples(updates: Sequence[Contribution]) -> dict[str, float]:
-    """A child counts as many times as it has distinct samples applied: `n_c / sum n` (McMahan et al., 2017, arXiv:1602.05629, eq. 1).
+    """A child counts as often as it has distinct samples applied: `n_c / sum n` (McMahan et al., 2017, arXiv:1602.05629, eq. 1).
 
     :raises TooFewChildren: nobody has applied a sample.
     """

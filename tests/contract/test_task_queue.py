@@ -83,9 +83,7 @@ def test_the_queue_that_was_full_first_comes_first(queue: TaskQueue[int]) -> Non
     assert [claim.task for claim in claims(queue)] == ["b", "a"]
 
 
-def test_a_lost_lease_comes_back_as_the_same_batch_and_fences_the_old_worker_off(
-    queue: TaskQueue[int], clock: ManualClock
-) -> None:
+def test_a_lost_lease_comes_back_as_the_same_batch_and_fences_the_old_worker_off(queue: TaskQueue[int], clock: ManualClock) -> None:
     queue.open("a", 2)
     queue.push("a", [1, 2, 3, 4])
     first = queue.claim()

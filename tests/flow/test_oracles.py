@@ -1,4 +1,4 @@
-"""What rounds must equal: the strongest tests there are, because each catches wrong weights, stale sets, leaking heads and drift alike."""
+"""What rounds must equal. Each of these catches wrong weights, stale sets, leaking heads and drift alike."""
 
 from pathlib import Path
 
@@ -7,12 +7,13 @@ import torch
 
 from child.handlers import Child
 from child.train import LocalTask
+from master.jobs import JobSpec
 from tasks import encoders
 from tasks.encoders import Encoder
 from tasks.specs import TaskSpec
 from tests.support import plain
 from tests.support.world import World, make_world, sentiment, write_reviews
-from trunkline.messages import Update
+from trunkline.messages import Plan, Update
 
 torch.set_num_threads(1)
 
@@ -85,14 +86,21 @@ def test_one_full_batch_step_a_child_equals_one_step_on_the_union(tmp_path: Path
 
 def test_all_features_off_equals_the_plain_script_bit_for_bit(tmp_path: Path) -> None:
     world = world_of(tmp_path, {"amy": 40, "ben": 60})
-    training = {"steps": 7, "learning_rate": 1e-3, "head_learning_rate": 1e-2, "weight_decay": 0.01, "clip_norm": 1.0, "warmup": 0.2}
+    training = {
+        "steps": 7,
+        "learning_rate": 1e-3,
+        "head_learning_rate": 1e-2,
+        "weight_decay": 0.01,
+        "clip_norm": 1.0,
+        "warmup": 0.2,
+    }
     world.run(rounds=3, training=training, seed=5)
 
     encoder = fresh(world)
     children = []
     for child in world.children.values():
         task = child.site.tasks(encoder, [child.registry.get("sentiment")], None)["sentiment"]
-        head = child.site.tasks(encoder, [child.registry.get("sentiment")], _plan(world))["sentiment"].head
+        head = child.site.tasks(encoder, [child.registry.get("sentiment")], _plan())["sentiment"].head
         children.append(plain.Child("sentiment", task.table, head, batch=8))
     expected = plain.rounds(
         encoder,
@@ -111,9 +119,7 @@ def test_all_features_off_equals_the_plain_script_bit_for_bit(tmp_path: Path) ->
         assert found[name].tobytes() == tensor.tobytes(), name
 
 
-def _plan(world: World) -> object:
-    from master.jobs import JobSpec
-
+def _plan() -> Plan:
     return JobSpec(encoder="tiny", seed=5).plan(1)
 
 

@@ -121,9 +121,7 @@ class Silent:
         return self.link.children()
 
     def exchange(self, messages: Mapping[str, Outgoing], deadline: Deadline) -> Iterator[tuple[str, Reply, bytes | None]]:
-        heard = {
-            name: out for name, out in messages.items() if not (name in self.silent and isinstance(out.message, self.kind))
-        }
+        heard = {name: out for name, out in messages.items() if not (name in self.silent and isinstance(out.message, self.kind))}
         yield from self.link.exchange(heard, deadline)
         if len(heard) < len(messages):
             self.bench.clock.sleep(deadline.left())
@@ -220,9 +218,7 @@ def test_a_value_that_is_not_finite_is_refused(bench: Bench, bad: float) -> None
 
 def test_a_second_update_of_one_child_is_refused(bench: Bench) -> None:
     class Twice(Spoiled):
-        def exchange(
-            self, messages: Mapping[str, Outgoing], deadline: Deadline
-        ) -> Iterator[tuple[str, Reply, bytes | None]]:
+        def exchange(self, messages: Mapping[str, Outgoing], deadline: Deadline) -> Iterator[tuple[str, Reply, bytes | None]]:
             for answer in super().exchange(messages, deadline):
                 yield answer
                 if isinstance(answer[1], Update) and answer[0] == "a":

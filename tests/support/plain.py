@@ -1,7 +1,7 @@
-"""The whole of a training over rounds as a plain script: no queue, no message, no store. What ours must equal, bit for bit, with all features off.
+"""Training over rounds as a plain script: no queue, no message, no store. Ours must equal it bit for bit, with all features off.
 
-Only the model and its batches are Trunkline's. Everything that decides numbers is written out again: the order of samples, the optimiser,
-the mean.
+Only the model and its batches are Trunkline's. Everything that decides numbers is written out again: the order of samples, the
+optimiser, the mean.
 """
 
 import copy

@@ -32,7 +32,9 @@ STEPS = ["round.opened", "confirmation", "round.members", "update.accepted", "ro
 """Protocol steps of a round, as the ledger tells of them: a process is killed as soon as one is seen."""
 
 
-@pytest.mark.parametrize("step", ["update.accepted", *(pytest.param(s, marks=pytest.mark.slow) for s in STEPS if s != "update.accepted")])
+@pytest.mark.parametrize(
+    "step", [step if step == "update.accepted" else pytest.param(step, marks=pytest.mark.slow) for step in STEPS]
+)
 def test_the_process_of_the_rounds_is_killed(tmp_path: Path, calm: str, step: str) -> None:
     with cluster(tmp_path, CHILDREN) as made:
         job = made.start_job(**JOB)

@@ -104,7 +104,8 @@ def test_a_child_without_samples_has_no_effect_whatever_it_sends(rule: Rule) -> 
 
 def test_the_mean_is_the_float64_mean_to_one_unit_in_the_last_place() -> None:
     found, counts = sets(6, 9), [3, 1000, 1, 17, 250, 8, 9, 77, 4]
-    fused = fuse(find_rule("mean"), found[0], [contribution(f"c{k}", t, n) for k, (t, n) in enumerate(zip(found, counts, strict=True))])
+    updates = [contribution(f"c{k}", tensors, n) for k, (tensors, n) in enumerate(zip(found, counts, strict=True))]
+    fused = fuse(find_rule("mean"), found[0], updates)
     for name in ("w", "b", "scalar"):
         exact = sum(n * t[name].astype(np.longdouble) for t, n in zip(found, counts, strict=True)) / sum(counts)
         distance = np.abs(fused[name].astype(np.longdouble) - exact)
