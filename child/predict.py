@@ -15,7 +15,7 @@ from tasks.encoders import Encoder
 from tasks.heads import Head, make_head
 from tasks.samples import task_labels
 from tasks.specs import TaskSpec
-from trunkline.errors import DamagedFile, NotFound, SpecError, UsageError
+from trunkline.errors import NotFound, SpecError, UsageError
 from trunkline.sets import SetFile
 
 _TRAIN = "Take part in a round first: trunkline-child run."
@@ -36,7 +36,7 @@ class Predictor:
 
 
 def open_predictor(home: ChildHome, settings: ChildSettings, spec: TaskSpec, *, encoder: str | None = None) -> Predictor:
-    """The task's head as it was last trained here, on the newest parameters that lie here.
+    """The task's head as it was last trained here, on the parameters that came last.
 
     :param encoder: name; None: the one that the head was trained with, if there is one such.
     :raises NotFound: the head was not trained here yet, or the encoder's files or parameters are gone.
@@ -44,7 +44,7 @@ def open_predictor(home: ChildHome, settings: ChildSettings, spec: TaskSpec, *, 
     """
     name, private = _trained(home, spec, encoder)
     loaded = encoders.load(_files(home, name), (home.modules,)).to(settings.device)
-    with SetFile(_newest_set(home, loaded)) as parameters:
+    with SetFile(_last_set(home, name)) as parameters:
         loaded.load_shared(parameters.read)
     labels = _labels(home, spec, private)
     head = make_head(spec, labels, loaded.hidden, modules=(home.modules,), seed=0)
@@ -85,18 +85,12 @@ def _name_of(folder: Path) -> str | None:
         return None
 
 
-def _newest_set(home: ChildHome, encoder: Encoder) -> Path:
-    """The newest parameter set here that is this encoder's by names and shapes."""
-    wanted = encoder.shared_spec()
-    paths = [home.sets / digest for digest in home.held_sets()]
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
-        try:
-            with SetFile(path) as file:
-                if dict(file.spec) == wanted:
-                    return path
-        except DamagedFile:
-            continue
-    raise NotFound(f"parameters of encoder {encoder.spec.name!r} should lie in `{home.sets}`, found none.", hint=_TRAIN)
+def _last_set(home: ChildHome, name: str) -> Path:
+    """The parameter set of this encoder that came last."""
+    digest = PrivateStore(home.private / name).last_set()
+    if digest is None or not (home.sets / digest).exists():
+        raise NotFound(f"parameters of encoder {name!r} should lie in `{home.sets}`, found none.", hint=_TRAIN)
+    return home.sets / digest
 
 
 def _labels(home: ChildHome, spec: TaskSpec, private: Private) -> tuple[str, ...]:

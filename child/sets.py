@@ -1,9 +1,11 @@
 """Parameter sets that a child holds, by digest. What lies here whole is not fetched again."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from child.home import ChildHome, keep_newest
+from child.state import SET
 from child.transfer import Transfer
 from trunkline.codec import Decoder
 from trunkline.errors import DamagedFile, Reason, RefusedValue
@@ -34,8 +36,13 @@ class SetCache:
         if (found := sha256_file(path)) != wanted.digest:
             path.unlink()
             raise RefusedValue(Reason.DIGEST, f"the parameter set should be {wanted.digest[:12]}, found {found[:12]}.")
-        keep_newest(self.home.sets, self.keep, {wanted.digest})
+        keep_newest(self.home.sets, self.keep, {wanted.digest, *self._in_use()})
         return path
+
+    def _in_use(self) -> Iterator[str]:
+        """The set that came last, of each encoder that heads were trained with: predictions need it."""
+        for path in self.home.private.glob(f"*/{SET}"):
+            yield path.read_text(encoding="ascii").strip()
 
     def _fetch(self, digest: str, size: int, token: str, attachment: bytes | None, to: Path) -> None:
         if attachment is None:

@@ -1,12 +1,13 @@
 """What is private to a site and must survive its process: heads, their optimiser state, the data order.
 
-It is kept in two generations. Training in a round writes the *pending* one, keyed (job, round, base digest), together with a note of the
-update that was sent; the *committed* one is what it started from. So a repeated initial set finds the pending generation, sends the
-same update again and trains nothing; a round that is played again from another base starts from the same heads as the first time.
-The pending generation is committed when a later message shows that its round is over.
+It is kept in two generations. Training in a round writes the *pending* one, keyed (job, round, base digest), together with a note
+of the update that was sent; the *committed* one is what it started from. So a repeated initial set finds the pending generation,
+sends the same update again and trains nothing; a round that is played again from another base starts from the same heads as the
+first time. The pending generation is committed when a later message shows that its round is over.
 
     generations.json                which generation is which, with checksums; replaced whole
     gen-SHA256                      a generation: a parameter set of the site's private tensors
+    set                             digest of the encoder's parameter set that came last
 """
 
 import json
@@ -24,6 +25,10 @@ from trunkline.tensors import Array
 
 Key = tuple[str, int, str]
 """Job, round, digest of the base set."""
+
+
+SET = "set"
+"""The file that names the parameter set that came last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class PrivateStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._pointer = folder / "generations.json"
+        self._pointer, self._set = folder / "generations.json", folder / SET
         self.committed: Generation | None = None
         self.pending: Generation | None = None
         self._read_pointer()
@@ -68,6 +73,14 @@ class PrivateStore:
         generation = self.pending or self.committed
         return Private() if generation is None else self._load(generation)
 
+    def note_set(self, digest: str) -> None:
+        """Remember the parameter set of this encoder that came last: what a prediction should use."""
+        write_atomically(self._set, digest.encode("ascii"))
+
+    def last_set(self) -> str | None:
+        """Digest of the parameter set that came last."""
+        return self._set.read_text(encoding="ascii").strip() if self._set.exists() else None
+
     def sent(self, key: Key) -> Mapping[str, Any] | None:
         """The update that was made for this job, round and base, if there is one."""
         for generation in (self.pending, self.committed):
@@ -76,7 +89,7 @@ class PrivateStore:
         return None
 
     def turn_to(self, key: Key) -> None:
-        """Settle the pending generation before training for `key`: commit it if its round is over, drop it if that round is played again."""
+        """Settle the pending generation before training for `key`: commit it if its round is over, drop it if played again."""
         if self.pending is None or self.pending.key == key:
             return
         job, number, _ = self.pending.key

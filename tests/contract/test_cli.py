@@ -25,7 +25,7 @@ from tests.support import tiny
 from tests.support.api import ADMIN, QUICK, Running, running_master
 from tests.support.world import make_world, sentiment, write_reviews
 from trunkline.clock import SystemClock
-from trunkline.errors import Conflict, DamagedFile, NotAuthorized
+from trunkline.errors import Conflict, DamagedFile, NotAuthorized, NotFound, UsageError
 from trunkline.sets import SetFile
 
 pytestmark = pytest.mark.contract
@@ -189,6 +189,29 @@ def test_a_prediction_needs_no_samples_but_a_trained_head(capsys: Capture, folde
     monkeypatch.setattr(sys, "stdin", io.StringIO("x\n"))
     envelope = told(capsys, child_main, *words)
     assert envelope["exit_code"] == 5 and "trained here" in envelope["error"]["message"]
+
+
+def test_each_encoder_has_its_own_parameters_though_their_shapes_are_the_same(folder: Path) -> None:
+    """Given two encoders of one shape, When both trained here, Then a prediction takes the parameters of its own."""
+    from child.predict import open_predictor
+    from child.registry import Registry
+    from child.settings import ChildSettings
+    from child.state import PrivateStore
+
+    home = ChildHome(folder / "children" / "cid")
+    spec = Registry(home).get("sentiment")
+    mine = open_predictor(home, ChildSettings(), spec).answer(["the food was good"])
+    other = PrivateStore(home.private / "other")
+    own = PrivateStore(home.private / "tiny")
+    first = next(digest for digest in home.held_sets() if digest != own.last_set())
+    (home.sets / first).touch()
+    other.save(("other-1", 1, first), own.newest(), {"digest": "0" * 64})
+    other.note_set(first)
+    with pytest.raises(UsageError, match="other, tiny"):
+        open_predictor(home, ChildSettings(), spec)
+    assert open_predictor(home, ChildSettings(), spec, encoder="tiny").answer(["the food was good"]) == mine
+    with pytest.raises(NotFound, match="files of encoder 'other'"):
+        open_predictor(home, ChildSettings(), spec, encoder="other")
 
 
 # -- children ----------------------------------------------------------------------------------------------------------
