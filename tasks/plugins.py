@@ -29,6 +29,15 @@ def load(reference: str, folders: Sequence[Path], group: str, *, anywhere: bool 
     return getattr(module, name)
 
 
+def file_of(reference: str, folders: Sequence[Path]) -> Path | None:
+    """The file that `file.py:name` is taken from; None for an entry point, or where there is none."""
+    file, colon, _ = reference.rpartition(":")
+    try:
+        return _find(file, folders, anywhere=True) if colon and file.endswith(".py") else None
+    except SpecError:
+        return None
+
+
 def _entry_point(reference: str, group: str) -> Any:
     found = {entry.name: entry for entry in entry_points(group=group)}
     if reference not in found:

@@ -111,7 +111,7 @@ def _separated(spec: TaskSpec, path: Path, delimiter: str) -> Iterator[Record]:
         except csv.Error as error:
             raise SampleError(
                 f"`{path}`, line {line}: should be a row of cells, found: {error}.",
-                hint="Quotes inside a quoted cell are written twice; JSON Lines has no such trap.",
+                hint="Quotes inside a quoted cell are written twice; JSON Lines knows neither this trap nor a largest cell.",
             ) from None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks import plugins
 from tasks.readers import records
 from tasks.specs import SPLITS, Split, TaskSpec
 from trunkline.errors import SampleError
@@ -230,12 +231,11 @@ _DECIDES = {"head", "format", "encoding", "fields", "label", "labels", "separato
 """The fields of a TaskSpec that decide how its file is read."""
 
 
-def content_key(spec: TaskSpec, base: Path, *more: str) -> str:
-    """Digest of all that decides how a file is read: its content and what the task says of it."""
+def content_key(spec: TaskSpec, base: Path, modules: Sequence[Path], *more: str) -> str:
+    """Digest of all that decides how a file is read: its content, what the task says of it, and the code of a user's own reader."""
     about = spec.model_dump(mode="json", include=_DECIDES)
-    own = ""
-    if spec.reader is not None and (file := base / spec.reader.rpartition(":")[0]).is_file():
-        own = sha256_file(file)
+    reader = plugins.file_of(spec.reader, (base, *modules)) if spec.reader is not None else None
+    own = sha256_file(reader) if reader is not None else ""
     return hashlib.sha256(json.dumps([source_digest(spec, base), about, own, *more], sort_keys=True).encode()).hexdigest()
 
 
@@ -245,7 +245,7 @@ def survey(spec: TaskSpec, base: Path, cache: Path, modules: Sequence[Path] = ()
     :raises SampleError: something is wrong in the file.
     """
     place = cache / f"survey-{spec.name}.json"
-    key = content_key(spec, base, str(spec.rows))
+    key = content_key(spec, base, modules, str(spec.rows))
     known = _known(place, key)
     if known is not None:
         return known

@@ -16,6 +16,7 @@ tokenizer.
 
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,6 +38,9 @@ _DTYPES = {"ids": "<i4", "ends": "<i8", "features": "<f4", "labels": "<i4", "lab
 _FORM = 1
 """Counts up whenever these files change their meaning."""
 
+_KEY = 24  # characters of the digest in a folder's name
+_KEPT = 4  # tables of one task
+
 _EXPANSION = 128
 """Bytes allowed for a byte of text in work. A tokenizer took about 50 (26 MB for 0.5 MB of long texts); the rest is room."""
 
@@ -53,16 +57,33 @@ def open_table(spec: TaskSpec, encoder: Any, cache: Path, base: Path, memory: in
     """
     processor: TextProcessor | VectorProcessor = getattr(encoder, "processor", encoder)
     _check_features(spec, processor)
-    key = content_key(spec, base, processor.digest, str(_FORM))
-    folder = cache / f"table-{spec.name}-{key[:24]}"
-    if not (folder / "table.json").is_file():
+    key = content_key(spec, base, modules, processor.digest, str(_FORM))
+    folder = cache / f"table-{spec.name}-{key[:_KEY]}"
+    if not _is_whole(folder):
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
         _build(folder, key, spec, processor, base, memory, modules)
+        _forget_old(cache, spec.name)
     table = SampleTable(folder, spec, processor)
     if not table.count("train"):
         raise SampleError(f"`{spec.data}` should have training samples for task {spec.name!r}, found none.")
     return table
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether all files are there with the sizes that were written down last."""
+    try:
+        sizes = json.loads((folder / "table.json").read_bytes())["bytes"]
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False  # a cache: what is not whole is made again
+
+
+def _forget_old(cache: Path, task: str) -> None:
+    """Keep the newest tables of a task; a file that changes often would fill the disk with them."""
+    mine = [folder for folder in cache.glob("table-*") if folder.name[: -_KEY - 1] == f"table-{task}"]
+    for folder in sorted(mine, key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT:]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_features(spec: TaskSpec, processor: TextProcessor | VectorProcessor) -> None:
@@ -142,7 +163,8 @@ def _build(
         )
     if spec.head == "multi" and not names:
         raise SampleError(f"`{spec.data}`, column {spec.label!r}: should have at least one label, found none.")
-    about = {"key": key, "rows": count, "labels": names, "order": order}
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.bin"))}
+    about = {"key": key, "rows": count, "labels": names, "order": order, "bytes": sizes}
     write_atomically(folder / "table.json", json.dumps(about).encode(), mode=0o600)
 
 
@@ -219,6 +241,7 @@ class SampleTable:
         self._splits = self._map("splits")
         training = np.flatnonzero(self._splits == 0).astype(np.int64)
         self._training = taken(spec, training)
+        self._indices: dict[Split, NDArray[np.int64]] = {"train": self._training}
         sides = range(len(_sides(spec)))
         self._text = isinstance(processor, TextProcessor)
         if self._text:
@@ -249,9 +272,9 @@ class SampleTable:
 
     def indices(self, split: Split) -> NDArray[np.int64]:
         """Row numbers of a split, rising."""
-        if split == "train":
-            return self._training
-        return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
+        if split not in self._indices:
+            self._indices[split] = np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
+        return self._indices[split]
 
     def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Tokens of each sample, of its longer side; 1 for vectors."""

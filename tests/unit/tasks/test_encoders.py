@@ -16,6 +16,7 @@ from tests.support import tiny
 from trunkline.errors import Conflict, DamagedFile, RefusedValue, SpecError
 from trunkline.files import sha256_file
 from trunkline.sets import SetFile, encode_set
+from trunkline.settings import build, read_toml
 from trunkline.tensors import TensorSpec, row_slices
 
 TEXTS = [("good food",), ("the place was slow and very bad",), ("win",)]
@@ -300,6 +301,12 @@ def test_a_users_module_is_an_encoder(tmp_path: Path) -> None:
     assert torch.equal(encoder({"features": features}).pooled, encoder.body(features))
     with pytest.raises(SpecError, match=r"`encoder.py` should be a file with your code, found none"):
         encoders.load(tmp_path / "e", [tmp_path])
+
+
+def test_the_example_is_declared_in_a_file(tmp_path: Path) -> None:
+    spec = build(EncoderSpec, read_toml(EXAMPLE / "encoder.toml"), "encoder.toml")
+    encoders.create(spec, tmp_path / "e", [EXAMPLE])
+    assert encoders.load(tmp_path / "e", [EXAMPLE]).hidden == 32
 
 
 OWN = """

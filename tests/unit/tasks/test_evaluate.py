@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from tasks import encoders, metrics
 from tasks import evaluate as module
-from tasks import metrics
 from tasks.encoders import Encoder
 from tasks.evaluate import evaluate, predict
 from tasks.heads import Head, make_head
-from tasks.specs import TaskSpec
+from tasks.specs import EncoderSpec, TaskSpec
+from tasks.step import gradient
 from tasks.table import SampleTable, open_table
 from tests.support import tiny
 from trunkline.errors import Reason, SampleError, TrainingFailed
+from trunkline.settings import build, read_toml
 
 KINDS = {
     "single": {"fields": ("text",), "label": "name"},
@@ -23,7 +25,7 @@ KINDS = {
     "tokens": {"fields": ("words",), "label": "kinds"},
     "pairs": {"fields": ("text", "other"), "label": None},
 }
-COUNT = 60
+COUNT = 24
 
 
 @pytest.fixture
@@ -164,3 +166,28 @@ def test_rows_that_do_not_fit_are_told(kind: str, row: Any, encoder: Encoder, sa
     spec, table, head = opened(kind, encoder, samples)
     with pytest.raises(SampleError, match="should"):
         predict(encoder, head, spec, table.labels, [row])
+
+
+def test_an_encoder_of_ones_own_learns_from_columns_of_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(300, 4))
+    names = np.where((points[:, 0] * points[:, 1] > 0), "same", "other")
+    lines = [",".join([*map(str, point), name]) for point, name in zip(points, names, strict=True)]
+    (tmp_path / "a.csv").write_text("\n".join(["x0,x1,x2,x3,label", *lines]))
+    example = Path(__file__).parents[3] / "examples" / "vector_encoder"
+    encoders.create(build(EncoderSpec, read_toml(example / "encoder.toml"), "x"), tmp_path / "e", [example])
+    encoder = encoders.load(tmp_path / "e", [example])
+    columns = ("x0", "x1", "x2", "x3")
+    spec = TaskSpec(name="t", encoder="sensor", head="single", data="a.csv", fields=columns, label="label", fractions=(0.7, 0, 0.3))
+    table = open_table(spec, encoder, tmp_path / "cache", tmp_path, 1 << 20)
+    head = make_head(spec, table.labels, encoder.hidden, 0)
+    before = evaluate(encoder, head, table, spec, "test").value
+    optimizer = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=0.01)
+    for step in range(80):
+        found = gradient(encoder, head, table.batch(rng.choice(table.indices("train"), 32, replace=False)), seed=step)
+        for name, parameter in [*encoder.shared_parameters().items(), *head.named_parameters()]:
+            parameter.grad = found.shared.get(name, found.head.get(name))
+        optimizer.step()
+    assert before < 0.7 and evaluate(encoder, head, table, spec, "test").value > 0.85
+    (answer,) = predict(encoder, head, spec, table.labels, [(2.0, 2.0, 0.0, 0.0)])
+    assert answer["label"] == "same" and answer["probability"] > 0.9

@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -12,6 +12,7 @@ lists = st.lists(st.integers(0, 3), min_size=1, max_size=30)
 small = st.integers(-5, 5).map(float)
 
 
+@settings(max_examples=20)
 @given(st.data())
 def test_f1_macro_is_the_mean_of_two_p_r_over_p_plus_r(data: st.DataObject) -> None:
     found = data.draw(lists)

@@ -235,6 +235,17 @@ def test_the_survey_counts_and_names_and_reads_a_file_once(
     assert count_samples(single(rows=0.34), tmp_path, cache)["train"] == 1
 
 
+def test_a_readers_code_is_part_of_what_decides(tmp_path: Path, write_csv: Write) -> None:
+    write_csv("a.csv", [HEADER, *ROWS])
+    (tmp_path / "modules").mkdir()
+    for count in (3, 5):
+        row = "{'text': 'a', 'label': str(n), 'split': 'train'}"
+        code = f"def read(path, spec):\n    for n in range({count}):\n        yield {row}\n"
+        (tmp_path / "modules" / "own.py").write_text(code)
+        found = count_samples(single(reader="own.py:read"), tmp_path, tmp_path / "cache", [tmp_path / "modules"])
+        assert found["train"] == count
+
+
 def test_a_damaged_survey_is_made_again(tmp_path: Path, write_csv: Write) -> None:
     write_csv("a.csv", [HEADER, *ROWS])
     wanted = survey(single(), tmp_path, tmp_path)

@@ -55,7 +55,7 @@ def test_it_is_what_backward_gives(kind: str, encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize("kind", HEADS[:-1])
-@pytest.mark.parametrize("micro", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("micro", [1, 3, 100])
 def test_parts_of_a_batch_sum_to_the_batch(kind: str, micro: int, encoder: Encoder) -> None:
     head, batch = case(kind, encoder)
     whole, parts = gradient(encoder, head, batch), gradient(encoder, head, batch, micro_batch=micro)

@@ -151,6 +151,29 @@ def test_a_crash_at_any_file_leaves_no_half_table(
     assert not list(table.folder.glob("*.tmp"))
 
 
+@pytest.mark.parametrize("damage", ["gone", "short", "json"])
+def test_a_table_that_is_not_whole_is_made_again(damage: str, processor: TextProcessor, texts: Path) -> None:
+    folder = open_table(spec(), processor, texts / "cache", texts, MEMORY).folder
+    if damage == "gone":
+        (folder / "ids0.bin").unlink()
+    elif damage == "short":
+        (folder / "ids0.bin").write_bytes((folder / "ids0.bin").read_bytes()[:-4])
+    else:
+        (folder / "table.json").write_text('{"bytes": 3}')
+    table = open_table(spec(), processor, texts / "cache", texts, MEMORY)
+    check_side(table.batch([1, 0]).inputs[0], direct(processor, [TEXTS[1], TEXTS[0]], 16))
+
+
+def test_few_old_tables_are_kept_and_those_of_other_tasks_are_left_alone(processor: TextProcessor, texts: Path) -> None:
+    other = open_table(spec(name="t-other"), processor, texts / "cache", texts, MEMORY).folder
+    for number in range(6):
+        with (texts / "a.csv").open("a") as file:
+            file.write(f"new {number},a,train\n")
+        newest = open_table(spec(), processor, texts / "cache", texts, MEMORY)
+    assert other.is_dir() and newest.folder.is_dir() and newest.count("train") == 10
+    assert len(list((texts / "cache").iterdir())) == 1 + 4
+
+
 def test_a_row_that_is_wrong_leaves_nothing_behind(processor: TextProcessor, texts: Path) -> None:
     with (texts / "a.csv").open("a") as file:
         file.write("new,,train\n")
