@@ -166,6 +166,7 @@ def test_a_table_that_is_not_whole_is_made_again(damage: str, processor: TextPro
 
 def test_few_old_tables_are_kept_and_those_of_other_tasks_are_left_alone(processor: TextProcessor, texts: Path) -> None:
     other = open_table(spec(name="t-other"), processor, texts / "cache", texts, MEMORY).folder
+    newest = open_table(spec(), processor, texts / "cache", texts, MEMORY)
     for number in range(6):
         with (texts / "a.csv").open("a") as file:
             file.write(f"new {number},a,train\n")
