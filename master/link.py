@@ -36,7 +36,7 @@ class Link(Protocol):
         Closing the iterator stops the waiting. The same message may reach a child twice, so children answer a repeated one with
         what they answered before.
 
-        :raises Fenced: this run was ended from outside.
-        :raises Unreachable: the transport itself is away.
+        :raises Fenced: this run was ended from outside, or its transport is gone; its owner stops writing, and the master starts
+            another.
         """
         ...

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from master.process import give_order, spawn
 from trunkline.clock import Clock, Deadline, SystemClock
 from trunkline.errors import AlreadyRunning, FailedError, NotAuthorized, SettingsError, StateError, Unreachable
-from trunkline.files import storage
+from trunkline.files import storage, write_atomically
 
 if TYPE_CHECKING:
     from master.flower.control import Control, Node, RunStatus
@@ -98,8 +98,7 @@ class SuperLink:
         self._check_files()
         self._check_port()
         secret = secrets.token_hex(32)
-        (key := self.folder / "secret").touch(mode=0o600)
-        key.write_text(secret)
+        write_atomically(key := self.folder / "secret", secret.encode(), mode=0o600)
         self._process = spawn("master.flower.superlinkd", self.folder, self.log)
         give_order(self._process, {"log": str(self.log), "secret": secret, "arguments": self._arguments(key)})
         from master.flower.control import Control  # slow to import: while the process starts, it costs nothing

@@ -12,14 +12,12 @@ this session), `LinkLost` (nobody there within the limit). After `NotKnown` or `
 
 import logging
 import random
-import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message, RecordDict
 from flwr.app.message import remove_content_from_message
@@ -36,8 +34,8 @@ from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, Pu
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
-from flwr.supernode.fleet_http_client import FleetHttpClient
 
+from child.fleet.connection import connect
 from child.fleet.content import Incoming, open_record, pack, record_id, record_last
 from child.fleet.errors import LinkLost, NotKnown, NotYet, Refused, RunGone, translated
 from child.fleet.signer import Hurry, Signer, load_key, public_pem
@@ -49,8 +47,6 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-CALL = 30.0  # seconds to wait for an answer
 GOODBYE = 3.0  # seconds to wait when leaving
 
 
@@ -88,17 +84,8 @@ class FleetSession:
         self._previous, self._plain = node_id, ca is None
         private = load_key(key)
         self._public, self._hurry = public_pem(private), Hurry()
-        with translated(address):
-            self._client = FleetHttpClient.from_server_address(
-                address,
-                ca is None,
-                ca,
-                interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperNode"), Signer(private, clock), self._hurry],
-            )
-        if address.rpartition(":")[0] in LOOPBACK:
-            self._client.close()
-            verify = ssl.create_default_context(cadata=ca.decode("ascii")) if ca else True
-            self._client._client = httpx.Client(verify=verify, timeout=CALL, trust_env=False)  # not by this machine's proxy
+        calls = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), Signer(private, clock), self._hurry]
+        self._client = connect(address, ca, calls)
         self._stop, self._forgotten, self._told = threading.Event(), threading.Event(), stop
         self._pulse = threading.Thread(target=self._beat, daemon=True, name="fleet-heartbeat")
 

@@ -5,6 +5,7 @@ import io
 import logging
 import random
 import ssl
+import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ from trunkline.retry import persist
 
 logger = logging.getLogger(__name__)
 
+LEFT_BEHIND = 8  # runs that nobody runs and that may be in the way of one
 CALL = 30.0  # seconds to wait for an answer
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
@@ -89,8 +91,10 @@ class _Secret:
 def _directly(client: ProtobufClient, ca: bytes | None) -> None:
     """Have Flower's client pass by this machine's proxy: a SuperLink on the loopback is not behind it."""
     client.close()
-    verify = ssl.create_default_context(cadata=ca.decode("ascii")) if ca else True
-    client._client = httpx.Client(verify=verify, timeout=CALL, trust_env=False)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nothing yet
+    if ca:
+        context.load_verify_locations(cadata=ca.decode("ascii"))
+    client._client = httpx.Client(verify=context, timeout=CALL, trust_env=False)
 
 
 class Control:
@@ -107,6 +111,7 @@ class Control:
     ) -> None:
         self.address, self.clock, self.rng, self.limit = address, clock, rng, limit
         common = [RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
+        self._starting = threading.Lock()
         task = [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
         sign = SuperExecAuthHttpInterceptor(master_secret=secret.encode(), protected_methods={ACQUIRE})
         self._client = ControlHttpClient.from_server_address(address, ca is None, ca, [*common, _Secret(secret)])
@@ -159,14 +164,23 @@ class Control:
         content = thin_fab(config)
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         request = StartRunRequest(fab=fab_to_proto(fab), override_config=user_config_to_proto(dict(config)), federation="")
-        run_id = self._call(self._client.StartRun, request, limit=0.0).run_id
-        if not run_id:
-            raise FailedError("a run should start, found that the SuperLink gave it no number.")
-        task = self._call(self._runtime.AcquireTask, AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
-        if not task.token or task.task.run_id != run_id:
-            self.stop_run(run_id)
-            raise FailedError(f"the task of run {run_id} should be waiting, found {task.task.run_id or 'none'}.")
-        return StartedRun(run_id, task.token)
+        with self._starting:
+            run_id = self._call(self._client.StartRun, request, limit=0.0).run_id
+            if not run_id:
+                raise FailedError("a run should start, found that the SuperLink gave it no number.")
+            return StartedRun(run_id, self._acquire(run_id))
+
+    def _acquire(self, run_id: int) -> str:
+        """The token of a run's task. Tasks come in the order of their runs; one that a lost answer left behind may come first."""
+        for _ in range(LEFT_BEHIND):
+            found = self._call(self._runtime.AcquireTask, AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+            if found.token and found.task.run_id == run_id:
+                return found.token
+            if not found.token:
+                break
+            self.stop_run(found.task.run_id)
+        self.stop_run(run_id)
+        raise FailedError(f"the task of run {run_id} should be waiting, found none.")
 
     def run_status(self, run_id: int) -> RunStatus:
         """Where a run stands.

@@ -17,7 +17,7 @@ from flwr.supercore.run import RunNotRunningException
 from master.flower.grid import ATTACHMENT, RECORD, TEXT, LostMessage, translated
 from master.link import Outgoing, Reply
 from trunkline.clock import Clock, Deadline
-from trunkline.errors import Fenced, Reason, RefusedValue, WireVersionMismatch
+from trunkline.errors import Fenced, Reason, RefusedValue, Unreachable, WireVersionMismatch
 from trunkline.messages import (
     WIRE_NEWEST,
     WIRE_OLDEST,
@@ -244,3 +244,7 @@ def _translated() -> Iterator[None]:
             yield
     except RunNotRunningException:
         raise Fenced("this run should be running, found that it was ended from outside.") from None
+    except LostMessage:
+        raise
+    except Unreachable as error:  # it keeps nothing: when it is back, it does not know this run, and the master starts another
+        raise Fenced(f"this run should have its SuperLink, found that it is gone: {error.message}") from None

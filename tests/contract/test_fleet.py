@@ -1,17 +1,19 @@
 """The warm session on Flower's Fleet API, against a real SuperLink with TLS and node keys."""
 
+import random
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from child.fleet import LinkLost, NotKnown, RunGone
+from child.fleet import FleetSession, LinkLost, NotKnown, RunGone
 from child.fleet.content import pack
 from child.talk import talk
 from master.link import Outgoing
-from master.superlink import SuperLink
+from master.superlink import SuperLink, TlsFiles
 from tests.support.fleet import (
     CLOCK,
     AgentProcess,
@@ -237,6 +239,29 @@ def test_a_stranger_with_another_authority(superlink: SuperLink, keys: list[Node
         pass
     assert not isinstance(caught.value, Unreachable)
     assert time.monotonic() - begun < 5.0
+
+
+@pytest.mark.parametrize("address", ["nowhere", "https://host:1", "host:port", ":1", "host:"])
+def test_an_address_that_is_none(keys: list[NodeKey], tls: TlsFiles, address: str) -> None:
+    with pytest.raises(SettingsError, match="host:port"):
+        FleetSession(address, tls.ca.read_bytes(), keys[0].path, CLOCK, random.Random(0), node_id=None)
+
+
+@pytest.mark.parametrize("ca", [b"no certificate", b"\xff\xfe"])
+def test_an_authority_that_is_none(keys: list[NodeKey], ca: bytes) -> None:
+    with pytest.raises(SettingsError, match="PEM"):
+        FleetSession("localhost:1", ca, keys[0].path, CLOCK, random.Random(0), node_id=None)
+
+
+def test_a_key_that_is_none(tmp_path: Path, tls: TlsFiles) -> None:
+    (tmp_path / "key.pem").write_text("no key")
+    for path in (tmp_path / "key.pem", tmp_path / "missing.pem"):
+        with pytest.raises(SettingsError, match=path.name):
+            FleetSession("localhost:1", tls.ca.read_bytes(), path, CLOCK, random.Random(0), node_id=None)
+    with pytest.raises(SettingsError, match="P-384"):
+        FleetSession(
+            "localhost:1", tls.ca.read_bytes(), ec.generate_private_key(ec.SECP256R1()), CLOCK, random.Random(0), node_id=None
+        )
 
 
 @pytest.mark.parametrize("heartbeat", [0.0, -1.0, 9.9, 1801.0, float("nan")])

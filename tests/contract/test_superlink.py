@@ -13,11 +13,14 @@ import httpx
 import pytest
 from flwr.common.serde import fab_to_proto, user_config_to_proto
 from flwr.proto.control_pb2 import ListNodesRequest, StartRunRequest
+from flwr.proto.fleet_pb2 import PullMessagesRequest
+from flwr.proto.node_pb2 import Node as FlowerNode
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from master.flower.control import Control, thin_fab, translated
 from master.superlink import SuperLink, TlsFiles
@@ -190,6 +193,18 @@ def test_what_else_flower_serves_is_closed(superlink: SuperLink, path: str) -> N
             assert client.request(method, f"https://{superlink.address}{path}").status_code == 404
 
 
+def test_a_node_that_does_not_sign_is_refused(superlink: SuperLink) -> None:
+    assert superlink.tls is not None
+    unsigned = FleetHttpClient.from_server_address(
+        superlink.address, False, superlink.tls.ca.read_bytes(), [RuntimeVersionHttpInterceptor(component_name="SuperNode")]
+    )
+    for node in superlink.nodes() or [None]:
+        with pytest.raises(httpx.HTTPStatusError) as caught:
+            unsigned.PullMessages(PullMessagesRequest(node=FlowerNode(node_id=node.node_id if node else 1)))
+        assert caught.value.response.status_code == 401
+    unsigned.close()
+
+
 def test_a_wrong_secret(superlink: SuperLink) -> None:
     import random
 
@@ -246,6 +261,15 @@ def test_a_run_gets_its_configuration_and_no_torch(superlink: SuperLink, tmp_pat
     until(lambda: not superlink.run_alive(run), 10, "its process to end")
     assert superlink.reap() == [run]
     assert superlink.reap() == []
+
+
+def test_a_run_that_was_left_behind_is_not_in_the_way(superlink: SuperLink, tmp_path: Path) -> None:
+    """Its StartRun was done, but the answer was lost: nobody ever takes its task."""
+    fab = fab_to_proto(Fab("0" * 64, thin_fab({"job": "x"}), {}))
+    orphan = superlink.control._client.StartRun(StartRunRequest(fab=fab)).run_id
+    run = start(superlink, tmp_path, "note")
+    assert ended(superlink, run).sub_status == "completed"
+    assert superlink.run_status(orphan).sub_status == "stopped"
 
 
 def test_a_run_that_fails_says_why(superlink: SuperLink, tmp_path: Path) -> None:

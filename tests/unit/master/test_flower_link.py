@@ -18,7 +18,7 @@ from master.flower.grid import LostMessage
 from master.flower.link import REFRESH, TTL_MARGIN, FlowerLink, read
 from master.link import Outgoing
 from trunkline.clock import Deadline, ManualClock
-from trunkline.errors import Fenced, Reason
+from trunkline.errors import Fenced, Reason, Unreachable
 from trunkline.messages import Confirmation, EncoderRef, Failure, Instruction, Plan, SetRef
 
 DIGEST = "0" * 64
@@ -360,6 +360,17 @@ def test_a_run_that_was_ended_from_outside_says_so() -> None:
 
     world.grid.push_messages = ended  # type: ignore[method-assign]
     with pytest.raises(Fenced):
+        world.exchange()
+
+
+def test_a_superlink_that_is_gone_ends_the_run_not_the_job() -> None:
+    world = World()
+
+    def gone(messages: Iterable[Message]) -> list[str]:
+        raise Unreachable("nobody there")
+
+    world.grid.push_messages = gone  # type: ignore[method-assign]
+    with pytest.raises(Fenced, match="nobody there"):
         world.exchange()
 
 
