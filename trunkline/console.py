@@ -285,8 +285,10 @@ def _form(argv: Sequence[str]) -> Form:
             asked = following
         elif word.startswith("--output="):
             asked = word.partition("=")[2]
-    default: Form = "table"
-    return next((form for form in FORMS if form == asked), default)
+    for form in FORMS:
+        if form == asked:
+            return form
+    return "table"
 
 
 @contextmanager
