@@ -56,7 +56,7 @@ def serve(settings: MasterSettings, *, stop: threading.Event | None = None, cloc
     :raises SettingsError, StorageFailed: it cannot start as it is set up.
     """
     clock, stop = clock or SystemClock(), stop or threading.Event()
-    home = MasterHome(settings.state)
+    home = MasterHome(settings.state.expanduser().absolute())
     home.create()
     with ExitStack() as parts:
         parts.callback(home.lock().release)
