@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, entry_points, version
@@ -108,3 +109,10 @@ def test_every_data_file_has_its_licence_line() -> None:
         named = {name for row in rows for name in re.findall(r"`([\w.]+)`", row.split("|")[1])}
         assert named == {path.name for path in folder.iterdir()} - {"README.md"}
         assert all(re.search(r"CC BY|CC0|PDDL|MIT|WordNet licence|Apache", row) for row in rows)
+
+
+def test_a_second_run_installs_nothing() -> None:
+    if not (ROOT / ".venv" / ".installed").exists() or Path(sys.prefix) != ROOT / ".venv":
+        pytest.skip("these tests run in an environment that `make` did not make")
+    asked = subprocess.run(["make", "--question", "install"], cwd=ROOT, capture_output=True, timeout=60, check=False)
+    assert asked.returncode == 0, "pyproject.toml or constraints.txt changed since `make install`"
