@@ -10,7 +10,7 @@ DASHES = {"alone": "6 4", "shared": "", "pooled": "2 3"}
 ABOUT = {
     "alone": "each child on its own rows",
     "shared": "one encoder over all children, private heads",
-    "pooled": "all rows in one place: what privacy forbids, the upper bound",
+    "pooled": "all rows in one place: the upper bound, not to be had where data must stay",
 }
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 320, 200, 44, 28, 14, 12
