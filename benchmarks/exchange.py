@@ -1,0 +1,82 @@
+"""Stock Flower against ours: the same two clients, the same random parameters, one side after the other on the same machine.
+
+A round here is all that a round is: down, train nothing, up, check, fuse, publish; evaluation is off on both sides. The quotient is
+taken with the whole round of ours, its instruction and confirmations included, although stock Flower has no such step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import ours, stock
+from benchmarks.figures import Aim, Note, Run, Section, megabytes, ratio, seconds
+from trunkline.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One size of parameters, and how often each side exchanges them."""
+
+    name: str
+    elements: int  # float32
+    tensors: int
+    stock_rounds: int
+    our_rounds: int
+    least: float  # times as fast, the aim
+
+
+SIZES: Sequence[Size] = (
+    Size("1 KiB", 256, 1, 4, 12, 20.0),
+    Size("84 MB", 22_000_000, 20, 4, 8, 6.0),
+)
+TINY: Sequence[Size] = (Size("1 KiB", 256, 1, 2, 3, 20.0), Size("4 MB", 1_000_000, 20, 2, 3, 6.0))
+"""For trying the script out."""
+
+COLUMNS = (
+    "parameters",
+    "side",
+    "rounds",
+    "first round (s)",
+    "round (s)",
+    "exchange (s)",
+    "parameters moved",
+    "over the loopback",
+    "times as fast",
+)
+
+ABOUT = """Seconds a round, median of the rounds after the first, which stands apart. A whole round of ours begins with
+an instruction and the confirmations, which stock Flower does not have; it is the whole round that is compared.
+`exchange` is the part from the moment the members are fixed to the published target. Both clients add a small number of
+their own to what they get, so no two sets are the same bytes and nothing is saved by content addressing. Ours: TLS,
+node keys, a token for each transfer, every value checked, a ledger on disk, files flushed. Stock Flower 1.42:
+`flower-superlink --insecure`, two `flower-supernode --insecure`, FedAvg with `fraction_evaluate=0`, all in memory.
+Parameters moved are the bytes of the sets that children and master give each other in a round; over the loopback goes
+all that any program of the machine sent meanwhile, start-up included."""
+
+
+def measure(sizes: Sequence[Size], folder: Path, clock: Clock, note: Note) -> Section:
+    """Both sides at each size."""
+    rows: list[Sequence[str]] = []
+    aims: list[Aim] = []
+    for number, size in enumerate(sizes):
+        our = ours.measure(size.elements, size.tensors, size.our_rounds, folder / f"ours-{number}", clock, note)
+        their = stock.measure(size.elements, size.tensors, size.stock_rounds, folder / f"stock-{number}", clock, note)
+        times = ratio(their.usual, our.usual)
+        note(f"{size.name}: stock {seconds(their.usual)} s, ours {seconds(our.usual)} s a round: {times:.1f} times as fast")
+        rows += [_row(size.name, "stock Flower", their, ""), _row(size.name, "ours", our, f"{times:.1f}")]
+        aims.append(Aim(f"a round of {size.name}, stock over ours", times, size.least, reason=why(our, times, size.least)))
+    return Section("Exchange", ABOUT, COLUMNS, rows, aims)
+
+
+def why(our: Run, times: float, least: float) -> str:
+    """What is known of a missed aim."""
+    needed = our.usual * times / least
+    return (
+        f"a round of ours takes {seconds(our.usual)} s where {seconds(needed)} s were needed; {seconds(our.exchange)} s of it "
+        "are the exchange itself, the rest asking and confirming."
+    )
+
+
+def _row(name: str, side: str, run: Run, times: str) -> list[str]:
+    figures = [seconds(run.first), seconds(run.usual), seconds(run.exchange), megabytes(run.moved), megabytes(run.wire)]
+    return [name, side, str(len(run.rounds)), *figures, times]
