@@ -79,6 +79,7 @@ class Agent:
             self.rng,
             node_id=previous,
             heartbeat=self.settings.heartbeat,
+            stop=self.stop.is_set,
         )
         with session:
             write_atomically(self.home.node, json.dumps({"node_id": session.node_id, "boot": self.boot}).encode())

@@ -1,5 +1,6 @@
 """What a child answers to each message of a round: one object for the warm agent, the stock ClientApp and the in-process link."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -34,6 +35,8 @@ from trunkline.messages import (
 )
 from trunkline.sets import SetFile
 from trunkline.settings import load as load_settings
+
+logger = logging.getLogger(__name__)
 
 Answer = tuple[Message, bytes | None]
 """A message, and the bytes that go with it where sets travel inside the messages."""
@@ -76,7 +79,7 @@ class Child:
         problems: list[str] = []
         for encoder_type in self.registry.types():
             found, wrong = self._count(encoder_type, ())
-            counts, problems = counts + found, problems + wrong
+            counts, problems = counts + found, problems + [f"task {task}: {error}" for task, error in wrong.items()]
         return counts, problems
 
     def answer(self, message: Message, attachment: bytes | None = None) -> Answer:
@@ -90,27 +93,32 @@ class Child:
                 return self._report(message, attachment), None
             return self._failure(Reason.MALFORMED, f"a child should be sent an instruction, found a {message.kind}."), None
         except (RefusedValue, TrainingFailed) as error:
-            return self._failure(error.reason, str(error)), None
+            logger.warning("a %s is refused: %s", message.kind, error)
+            return self._failure(error.reason, error.public), None
         except TrunklineError as error:
-            reason = Reason.TRANSFER if error.code in ("unreachable", "not_authorized", "deadline") else Reason.INTERNAL
-            return self._failure(reason, f"{error.code}: {error}"), None
+            logger.error("a %s could not be answered: %s", message.kind, error)
+            away = error.code in ("unreachable", "not_authorized", "deadline")
+            return self._failure(Reason.TRANSFER if away else Reason.INTERNAL, f"{error.code}: {error.public}"), None
         except MemoryError:
             return self._failure(Reason.MEMORY, "memory ran out."), None
+        except Exception as error:
+            # A bug of ours, or of the site's own code. Its text may quote samples, so it stays in the log here.
+            logger.exception("a %s met an error that should not be", message.kind)
+            return self._failure(Reason.INTERNAL, f"{type(error).__name__}; the child's own log says more."), None
 
     # -- instruction -> confirmation ---------------------------------------------------------------------------------------
 
     def _confirm(self, instruction: Instruction) -> Confirmation:
         try:
             policy.check(self.settings.policy, instruction, datetime.fromtimestamp(self.clock.now()))
-            counts, problems = self._count(instruction.encoder.type, instruction.tasks)
+            counts, errors = self._count(instruction.encoder.type, instruction.tasks)
+            problems = [f"task {task}: {error.public}" for task, error in errors.items()]
             if not counts:
-                found = "; ".join(problems) or f"tasks of type {', '.join(self.registry.types()) or 'none'}"
-                raise RefusedValue(
-                    Reason.NO_SAMPLES, f"samples of type {instruction.encoder.type!r} should be here, found {found}."
-                )
+                found = " ".join(problems) or f"tasks of type {', '.join(self.registry.types()) or 'none'}."
+                raise RefusedValue(Reason.NO_SAMPLES, f"samples of type {instruction.encoder.type!r} should be here, found {found}")
         except RefusedValue as error:
             return self._confirmation(instruction, accepted=False, reason=error.reason, detail=error.message)
-        return self._confirmation(instruction, accepted=True, detail="; ".join(problems), tasks=tuple(counts))
+        return self._confirmation(instruction, accepted=True, detail=" ".join(problems), tasks=tuple(counts))
 
     def _confirmation(
         self,
@@ -133,14 +141,16 @@ class Child:
             machine=describe(),
         )
 
-    def _count(self, encoder_type: str, wanted: tuple[str, ...]) -> tuple[list[TaskCount], list[str]]:
+    def _count(self, encoder_type: str, wanted: tuple[str, ...]) -> tuple[list[TaskCount], dict[str, SampleError]]:
         """Training samples by task, and what is wrong with the tasks that cannot be counted."""
-        counts, problems = [], []
+        counts: list[TaskCount] = []
+        problems: dict[str, SampleError] = {}
         for spec in self.registry.of_type(encoder_type, self._allowed(wanted)):
             try:
                 samples = self.registry.count(spec)["train"]
             except SampleError as error:
-                problems.append(str(error))
+                logger.warning("task %s cannot be counted: %s", spec.name, error)
+                problems[spec.name] = error
                 continue
             if samples:
                 counts.append(

@@ -11,6 +11,7 @@ from child.state import PrivateStore
 from master.local import LocalLink
 from master.rounds import play, run
 from tests.support.world import World, make_world, sentiment, write_reviews
+from trunkline.errors import DeadlineExceeded
 from trunkline.messages import InitialSet, Message, Report, Update
 from trunkline.sets import SetFile
 
@@ -171,3 +172,33 @@ def test_a_canary_in_the_samples_is_found_nowhere_at_the_master(tmp_path: Path) 
         if path.is_file():
             assert canary.encode() not in path.read_bytes()
     assert canary in (tmp_path / "amy.csv").read_text(encoding="utf-8")
+
+
+def test_an_error_about_samples_does_not_quote_them_to_the_master(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    canary = "zzcanaryzz"
+    broken = tmp_path / "amy.csv"
+    broken.write_text(f"text,label,split\ngood food,1.5,train\nbad food,{canary},train\n", encoding="utf-8")
+    child = world.add_child("amy", sentiment(broken, head="regression"))
+    assert canary in child.counted()[1][0], "the site itself is told"
+    job = world.play(rounds=1, children={"wait_seconds": 1})
+    with pytest.raises(DeadlineExceeded):
+        run(job)
+    member = job.pen.members(1)[0]
+    assert member.reason == "no_samples"
+    assert canary not in str(member)
+
+
+def test_a_bug_at_a_child_is_an_answer_that_tells_nothing_of_its_samples(world: World) -> None:
+    child = world.children["amy"]
+
+    def broken(*_: object) -> None:
+        raise ValueError("zzcanaryzz")
+
+    child.site.encoder = broken  # type: ignore[method-assign, assignment]
+    job = world.play(rounds=1, children={"wait_seconds": 1})
+    play(job, 1)
+    refusals = {refusal.child: refusal for refusal in job.pen.refusals(1)}
+    assert refusals["amy"].reason == "internal"
+    assert "ValueError" in refusals["amy"].detail
+    assert "zzcanaryzz" not in refusals["amy"].detail
