@@ -22,6 +22,7 @@ from child.state import Private, PrivateStore
 from child.train import Trained
 from tasks.encoders import Encoder
 from trunkline.clock import SystemClock
+from trunkline.errors import SampleError
 from trunkline.files import Lock
 from trunkline.messages import InitialSet, TaskCount
 from trunkline.sets import SetFile
@@ -51,8 +52,8 @@ class Idle(Child):
     def counted(self) -> tuple[list[TaskCount], list[str]]:
         return [TaskCount(task=TASK, head="single", metric="accuracy", samples=10)], []
 
-    def _count(self, encoder_type: str, wanted: tuple[str, ...]) -> tuple[list[TaskCount], list[str]]:
-        return self.counted()
+    def _count(self, encoder_type: str, wanted: tuple[str, ...]) -> tuple[list[TaskCount], dict[str, SampleError]]:
+        return self.counted()[0], {}
 
     def _train(self, message: InitialSet, attachment: bytes | None, store: PrivateStore) -> Mapping[str, object]:
         started = time.perf_counter()

@@ -22,7 +22,8 @@ def made(kind: type[TrunklineError], hint: str | None = "Do this.") -> Trunkline
 
 
 def test_the_table_names_every_error_of_the_tree() -> None:
-    assert set(STATUS) == set(error_classes())
+    # An adapter may have leaves of its own (a run that is gone); they never cross the API.
+    assert set(STATUS) == {kind for kind in error_classes() if kind.__module__ == errors.__name__}
     named = {one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, TrunklineError)}
     assert set(STATUS) == named
 
