@@ -160,14 +160,13 @@ def _predict(encoder: Encoder, head: Head, spec: TaskSpec, labels: tuple[str, ..
 
 def _inputs(processor: TextProcessor | VectorProcessor, spec: TaskSpec, samples: list[Row]) -> tuple[list[Inputs], list[list[int]]]:
     """The sides of a batch, and for tokens the word that each token is the first piece of."""
-    cuts = [slice(0, 1), slice(1, 2)] if spec.head == "pairs" else [slice(0, len(spec.fields))]
     if isinstance(processor, VectorProcessor):
-        sides = [np.stack([processor.vector(spec, row, cut) for row in samples]) for cut in cuts]
+        sides = [np.stack([processor.vector(spec, row, cut) for row in samples]) for cut in spec.sides]
         return [{"features": torch.from_numpy(side.reshape(-1, *processor.shape))} for side in sides], []
     if spec.head == "tokens":
         found = processor.words([processor.check_words(spec, row) for row in samples])
         return [_padded([ids for ids, _ in found], processor.pad_id)], [first for _, first in found]
-    texts = [processor.texts([processor.check_texts(spec, row, cut) for row in samples]) for cut in cuts]
+    texts = [processor.texts([processor.check_texts(spec, row, cut) for row in samples]) for cut in spec.sides]
     return [_padded(side, processor.pad_id) for side in texts], []
 
 

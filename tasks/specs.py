@@ -161,6 +161,11 @@ class TaskSpec(Spec):
         """Whether more of the metric is better."""
         return self.measure != "mse"
 
+    @property
+    def sides(self) -> tuple[slice, ...]:
+        """The fields of each side of a sample: two for pairs."""
+        return (slice(0, 1), slice(1, 2)) if self.head == "pairs" else (slice(0, len(self.fields)),)
+
     def source(self, base: Path) -> Path:
         """Where the samples lie; `data` is relative to `base`."""
         return base / Path(self.data).expanduser()

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tasks import table as table_module
+from tasks import tablewriter
 from tasks.batches import IGNORED, Batch
 from tasks.encoders import Encoder
 from tasks.processors import TextProcessor, VectorProcessor
@@ -107,14 +107,14 @@ def test_a_small_memory_gives_the_same_bytes(processor: TextProcessor, tmp_path:
 
 def test_rows_are_taken_in_chunks_within_the_budget(tmp_path: Path, write_csv: Write) -> None:
     write_csv("a.csv", [("text", "label"), *(("x" * size, "y") for size in (10, 10, 10, 100, 1))])
-    chunks = [[len(row.fields[0]) for row in chunk] for chunk in table_module._chunks(rows(spec(), tmp_path), 25)]
+    chunks = [[len(row.fields[0]) for row in chunk] for chunk in tablewriter.chunks(rows(spec(), tmp_path), 25)]
     assert chunks == [[10, 10], [10], [100], [1]]
 
 
 def test_the_file_is_read_once_for_each_content(processor: TextProcessor, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = open_table(spec(), processor, texts / "cache", texts, MEMORY)
     with monkeypatch.context() as patch:
-        patch.setattr(table_module, "rows", lambda *_: pytest.fail("read again"))
+        patch.setattr(tablewriter, "rows", lambda *_: pytest.fail("read again"))
         assert open_table(spec(weight=2.0), processor, texts / "cache", texts, MEMORY).digest == first.digest
     with (texts / "a.csv").open("a") as file:
         file.write("new,a,train\n")
