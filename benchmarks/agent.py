@@ -17,18 +17,27 @@ from child.agent import Agent
 from child.handlers import Child
 from child.home import ChildHome
 from child.identity import Identity
+from child.registry import Registry
 from child.settings import ChildSettings
 from child.state import Private, PrivateStore
 from child.train import Trained
 from tasks.encoders import Encoder
+from tasks.specs import TaskSpec
 from trunkline.clock import SystemClock
-from trunkline.errors import SampleError
 from trunkline.files import Lock
-from trunkline.messages import InitialSet, TaskCount
+from trunkline.messages import InitialSet
 from trunkline.sets import SetFile
 from trunkline.tensors import Array
 
-TASK = "nothing"
+TASK, SAMPLES = "nothing", 10
+"""What it confirms."""
+
+
+def declare(home: ChildHome) -> None:
+    """Write the samples and the task that are never trained on."""
+    home.folder.joinpath("samples.csv").write_text("text,label\n" + "a,yes\nb,no\n" * (SAMPLES // 2), encoding="utf-8")
+    task = TaskSpec(name=TASK, encoder="random", head="single", data="samples.csv", fields=("text",), label="label")
+    Registry(home).add(task.model_copy(update={"fractions": (1.0, 0.0, 0.0)}))
 
 
 class Shifted:
@@ -47,18 +56,12 @@ class Shifted:
 
 
 class Idle(Child):
-    """A child that says it has samples, and does nothing with them. Everything else is the child's own."""
-
-    def counted(self) -> tuple[list[TaskCount], list[str]]:
-        return [TaskCount(task=TASK, head="single", metric="accuracy", samples=10)], []
-
-    def _count(self, encoder_type: str, wanted: tuple[str, ...]) -> tuple[list[TaskCount], dict[str, SampleError]]:
-        return self.counted()[0], {}
+    """A child that does nothing with its samples. Everything else is the child's own."""
 
     def _train(self, message: InitialSet, attachment: bytes | None, store: PrivateStore) -> Mapping[str, object]:
         started = time.perf_counter()
         path = self.sets.get(message.base, message.delta, message.token, attachment)
-        counts = {TASK: 10}
+        counts = {TASK: SAMPLES}
         with SetFile(path) as base:
             trained = Trained(samples=counts, applied=counts, losses={TASK: 0.0}, private=Private())
             shift = 1e-3 * (1 + sum(self.name.encode()) % 7)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine
+from benchmarks.agent import declare
 from benchmarks.figures import Note, Run, between
 from child.home import ChildHome
 from child.identity import Identity, come_in
@@ -68,7 +69,7 @@ class Fleet:
 
         :raises FailedError: it did not finish.
         """
-        children = {"wanted": len(CHILDREN), "least": len(CHILDREN), "least_updates": len(CHILDREN)}
+        children = {"wanted": len(CHILDREN), "least": len(CHILDREN), "least_updates": len(CHILDREN), "wait_seconds": 120.0}
         spec = {"encoder": encoder, "rounds": rounds, "report": [], "final_report": [], "children": children}
         job = self.admin.call("POST", "/v1/admin/jobs", json.dumps({"spec": spec}))["job"]["id"]
         deadline, events, after = Deadline(self.clock, SECONDS, f"job {job}"), [], 0
@@ -115,7 +116,9 @@ def _master(home: MasterHome, clock: Clock, processes: Processes) -> Https:
 
 def _enrolled(admin: Https, folder: Path, name: str, clock: Clock) -> Identity:
     token = admin.call("POST", "/v1/admin/nodes/invite", json.dumps({"name": name}))["token"]
-    return come_in(ChildHome(folder), token, name, clock, random.Random(), patience=PATIENCE)
+    home = ChildHome(folder)
+    declare(home)
+    return come_in(home, token, name, clock, random.Random(), patience=PATIENCE)
 
 
 def measure(elements: int, tensors: int, rounds: int, folder: Path, clock: Clock, note: Note) -> Run:
