@@ -92,8 +92,8 @@ class MasterApi:
         return {name: (file.digest, file.size) for name, file in found.files.items()}
 
     def fetch(self, digest: str, size: int, grant: str | None, to: Path) -> None:
-        """See `Transfer.fetch`; resumes where it broke."""
-        self.moved_down += transfers.fetch(self._https, digest, size, grant, to)
+        """See `Transfer.fetch`; resumes where it broke. Parameter sets, hashed before each use, are not flushed to the disk."""
+        self.moved_down += transfers.fetch(self._https, digest, size, grant, to, durable=grant is None)
 
     def send(self, path: Path, digest: str, grant: str) -> None:
         """See `Transfer.send`; resumes where it broke."""

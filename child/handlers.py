@@ -173,7 +173,7 @@ class Child:
         key = (message.job, message.round, message.base.digest)
         store = self._store(message.encoder.name)
         sent = store.sent(key)
-        if sent is None or not (self.home.updates / str(sent["digest"])).exists():
+        if sent is None or not _whole(self.home.updates / str(sent["digest"])):
             store.turn_to(key)
             sent = self._train(message, attachment, store)
         update = Update.of_table(dict(sent))
@@ -215,7 +215,7 @@ class Child:
 
     def _write(self, message: InitialSet, encoder: Encoder, base: SetFile, trained: Trained, seconds: float) -> Update:
         beside = self.home.updates / ".new"
-        codec.encode(beside, message.codec, base, encoder.read_shared, encoder.factors())
+        codec.encode(beside, message.codec, base, encoder.read_shared, encoder.factors(), durable=False)
         digest, size = sha256_file(beside), beside.stat().st_size
         beside.replace(self.home.updates / digest)
         return Update(
@@ -267,6 +267,11 @@ class Child:
 
     def _failure(self, reason: Reason, detail: str) -> Failure:
         return Failure(child=self.name, reason=reason, detail=detail)
+
+
+def _whole(update: Path) -> bool:
+    """Whether an update that was made before lies here as it was: not being flushed to the disk, it may not survive a power cut."""
+    return update.exists() and sha256_file(update) == update.name
 
 
 def open_child(home: Path, transfer: Transfer | None = None, *, name: str | None = None, clock: Clock | None = None) -> Child:

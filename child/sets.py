@@ -33,8 +33,11 @@ class SetCache:
             self._fetch(wanted.digest, wanted.size, token, attachment, path)
         else:
             self._decode(delta, token, attachment, path)
-        if (found := sha256_file(path)) != wanted.digest:
+        checked = delta is None and attachment is None  # by the transfer, as it came in
+        if not checked and (found := sha256_file(path)) != wanted.digest:
             path.unlink()
+            if delta is not None:  # what it was decoded from may be damaged; then the next confirmation should not name it
+                (self.home.sets / delta.held).unlink(missing_ok=True)
             raise RefusedValue(Reason.DIGEST, f"the parameter set should be {wanted.digest[:12]}, found {found[:12]}.")
         keep_newest(self.home.sets, self.keep, {wanted.digest, *self._in_use()})
         return path
@@ -62,6 +65,7 @@ class SetCache:
             with SetFile(held) as base, SetFile(wire) as file:
                 Decoder(file, delta.codec, base).write(to)
         except DamagedFile as error:
+            held.unlink(missing_ok=True)  # what came is what was named, so this is what is damaged; it is not named again
             raise RefusedValue(Reason.DAMAGED, error.message) from None
         finally:
             wire.unlink(missing_ok=True)

@@ -30,14 +30,23 @@ def check_codec(name: str) -> str:
     return name
 
 
-def encode(path: Path, codec: str, base: SetFile, new: Read, factors: Mapping[str, tuple[Array, Array]] | None = None) -> None:
+def encode(
+    path: Path,
+    codec: str,
+    base: SetFile,
+    new: Read,
+    factors: Mapping[str, tuple[Array, Array]] | None = None,
+    *,
+    durable: bool = True,
+) -> None:
     """Write what travels from `base` to the set that `new` reads.
 
     :param factors: by name, A `(r, in)` and B `(out, r)` in float32 of the tensors that were trained as products.
+    :param durable: see `trunkline.files.replacing`.
     """
     factors = factors or {}
     spec = wire_spec(codec, base.spec, {name: a.shape[0] for name, (a, _) in factors.items()})
-    with SetWriter(path, spec) as writer:
+    with SetWriter(path, spec, durable=durable) as writer:
         for name, tensor in base.spec.items():
             if name in factors:
                 for part, values in zip("AB", factors[name], strict=True):

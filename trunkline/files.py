@@ -53,20 +53,25 @@ def write_all(handle: int, data: bytes) -> None:
 
 
 @contextmanager
-def replacing(path: Path, *, mode: int = 0o644) -> Iterator[int]:
-    """A file descriptor to write to; on success its content takes the place of `path`, on failure nothing happened."""
+def replacing(path: Path, *, mode: int = 0o644, durable: bool = True) -> Iterator[int]:
+    """A file descriptor to write to; on success its content takes the place of `path`, on failure nothing happened.
+
+    :param durable: whether it also survives a power cut. Not needed for a file whose checksum is compared before it is used.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
     try:
         yield handle
-        os.fsync(handle)
+        if durable:
+            os.fsync(handle)
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
     finally:
         os.close(handle)
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

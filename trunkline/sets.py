@@ -44,16 +44,17 @@ class SetWriter:
 
     :param path: where the file goes.
     :param spec: every tensor that will be written.
+    :param durable: see `trunkline.files.replacing`.
     """
 
-    def __init__(self, path: Path, spec: SetSpec) -> None:
-        self.path, self.spec = path, dict(spec)
+    def __init__(self, path: Path, spec: SetSpec, *, durable: bool = True) -> None:
+        self.path, self.spec, self._durable = path, dict(spec), durable
         self._start: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         with storage(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._replacing = replacing(self.path)
+            self._replacing = replacing(self.path, durable=self._durable)
             self._handle = self._replacing.__enter__()
             try:
                 self._reserve()

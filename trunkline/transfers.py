@@ -21,7 +21,7 @@ CHUNK = 1 << 20
 """Bytes that are read, written and hashed at a time."""
 
 
-def fetch(https: Https, digest: str, size: int, grant: str | None, to: Path) -> int:
+def fetch(https: Https, digest: str, size: int, grant: str | None, to: Path, *, durable: bool = True) -> int:
     """Bring a blob to a file, whole and checked, or not at all. A file that is there already is not fetched.
 
     What arrived before a connection broke stays beside `to`, also over a restart of the process, and only the rest is asked for.
@@ -29,6 +29,7 @@ def fetch(https: Https, digest: str, size: int, grant: str | None, to: Path) -> 
 
     :param size: bytes.
     :param grant: for a parameter set; files of an encoder need none.
+    :param durable: see `trunkline.files.replacing`.
     :returns: bytes that were moved.
     :raises DamagedFile: what came is not what the digest says.
     :raises NotAuthorized, NotFound, RefusedValue: the master said so.
@@ -39,10 +40,11 @@ def fetch(https: Https, digest: str, size: int, grant: str | None, to: Path) -> 
         return 0
     with storage(to):
         to.parent.mkdir(parents=True, exist_ok=True)
-        download = _Download(to, digest, size)
+        download = _Download(to, digest, size, durable)
         https.tried(lambda: download.run(https, grant), f"to fetch blob {digest[:12]}", lambda: download.furthest)
         download.part.replace(to)
-        sync_folder(to.parent)
+        if durable:
+            sync_folder(to.parent)
     return download.moved
 
 
@@ -71,8 +73,8 @@ def held(https: Https, digest: str, grant: str | None) -> tuple[int, bool]:
 class _Download:
     """A blob that is arriving. `part` lies beside the file and survives a restart."""
 
-    def __init__(self, to: Path, digest: str, size: int) -> None:
-        self.digest, self.size = digest, size
+    def __init__(self, to: Path, digest: str, size: int, durable: bool) -> None:
+        self.digest, self.size, self._durable = digest, size, durable
         self.part = to.with_name(f".{to.name}.{digest[:16]}.part")
         self.moved = self.furthest = 0
         self._hash, self._hashed = hashlib.sha256(), 0
@@ -84,7 +86,8 @@ class _Download:
             begin = self._resume(file.tell())
             if begin < self.size or not self.size:
                 self._stream(https, grant, begin, file.write)
-            os.fsync(file.fileno())
+            if self._durable:
+                os.fsync(file.fileno())
         self._check()
 
     def _resume(self, length: int) -> int:

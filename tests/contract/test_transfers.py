@@ -6,7 +6,6 @@ One suite runs against both kinds of the seam where it can: HTTPS, and copying i
 import errno
 import hashlib
 import logging
-import os
 import random
 import socket
 import ssl
@@ -28,7 +27,7 @@ from trunkline import transfers
 from trunkline.api import Manifest as Listed
 from trunkline.clock import SystemClock
 from trunkline.errors import DamagedFile, NotAuthorized, NotFound, Reason, RefusedValue, StorageFailed, TrunklineError, Unreachable
-from trunkline.https import Patience
+from trunkline.https import Https, Patience
 
 pytestmark = pytest.mark.contract
 
@@ -475,14 +474,15 @@ def test_a_full_disk_is_told_and_nothing_is_half_there(
     master: Running, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = stored(master, some_bytes(15))
-    real = os.fsync
+    real = transfers._Download._stream
 
-    def full(handle: int) -> None:
-        if threading.current_thread() is threading.main_thread():
+    def full(self: transfers._Download, https: Https, grant: str | None, begin: int, write: Callable[[bytes], object]) -> None:
+        def refuse(chunk: bytes) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(handle)
 
-    monkeypatch.setattr(os, "fsync", full)
+        real(self, https, grant, begin, refuse)
+
+    monkeypatch.setattr(transfers._Download, "_stream", full)
     with master.child(name) as api, pytest.raises(StorageFailed, match="No space left"):
         api.fetch(digest, SIZE, master.down(name, digest), tmp_path / "set")
     assert not (tmp_path / "set").exists()

@@ -12,6 +12,7 @@ from master.local import LocalLink
 from master.rounds import play, run
 from tests.support.world import World, make_world, sentiment, write_reviews
 from trunkline.errors import DeadlineExceeded
+from trunkline.files import sha256_file
 from trunkline.messages import InitialSet, Message, Report, Update
 from trunkline.sets import SetFile
 
@@ -90,6 +91,28 @@ def test_a_repeated_initial_set_sends_the_stored_update_again(world: World) -> N
     restarted = world.add_child("amy")
     again, _ = restarted.answer(messages[0])
     assert again == amy.updates[0], "the same update, seconds and all: nothing was trained again"
+
+
+def test_an_update_that_a_power_cut_ate_is_trained_again_and_is_the_same(world: World) -> None:
+    messages: list[InitialSet] = []
+
+    class Cut(Counting):
+        def answer(self, message: Message, attachment: bytes | None = None) -> tuple[Message, bytes | None]:
+            if isinstance(message, InitialSet) and not messages:
+                messages.append(message)
+                self.child.answer(message, attachment)  # the answer is lost with the machine, and what was not flushed with it
+                (update,) = self.child.home.updates.glob("[0-9a-f]*")
+                update.write_bytes(bytes(update.stat().st_size))
+            return super().answer(message, attachment)
+
+    calm = world.children["ben"]
+    amy = Cut(world.children["amy"])
+    job = world.play(LocalLink({"amy": amy, "ben": calm}, debug=True))
+    play(job, 1)
+    assert job.pen.last_round().state == "closed"  # type: ignore[union-attr]
+    assert {row.child for row in job.pen.updates(1)} == {"amy", "ben"}
+    stored = world.children["amy"].home.updates / amy.updates[0].digest
+    assert sha256_file(stored) == amy.updates[0].digest
 
 
 @pytest.mark.parametrize("dies_in", ["instructing", "training", "fusing", "reporting"])
