@@ -100,5 +100,5 @@ def test_values_of_a_large_set_are_right(tmp_path: Path) -> None:
     ]
     fused = find_rule("mean")(updates[0].parameters, updates)
     found = fused.parameters.read("w", slice(1000, 2000))
-    exact = sum((k + 1) / 6 * values[1000:2000].astype(np.float64) for k, values in enumerate(sets))
+    exact = np.sum([(k + 1) / 6 * values[1000:2000].astype(np.float64) for k, values in enumerate(sets)], axis=0)
     np.testing.assert_array_equal(found, exact.astype(np.float32))
