@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     about = machine.machine() | {
-        "command": " ".join(["python -m benchmarks.run", *(sys.argv[1:] if arguments is None else arguments)]),
+        "command": " ".join(
+            ["python -m benchmarks.run", *(f"--only {name}" for name in asked.only or ()), *["--tiny"] * asked.tiny]
+        ),
         "date": time.strftime("%Y-%m-%d %H:%M %z"),
         "load at the start": began,
         "load at the end": machine.load(),
