@@ -95,6 +95,7 @@ def test_a_repeated_initial_set_sends_the_stored_update_again(world: World) -> N
 
 def test_an_update_that_a_power_cut_ate_is_trained_again_and_is_the_same(world: World) -> None:
     messages: list[InitialSet] = []
+    lost: list[str] = []
 
     class Cut(Counting):
         def answer(self, message: Message, attachment: bytes | None = None) -> tuple[Message, bytes | None]:
@@ -103,6 +104,7 @@ def test_an_update_that_a_power_cut_ate_is_trained_again_and_is_the_same(world: 
                 self.child.answer(message, attachment)  # the answer is lost with the machine, and what was not flushed with it
                 (update,) = self.child.home.updates.glob("[0-9a-f]*")
                 update.write_bytes(bytes(update.stat().st_size))
+                lost.append(update.name)
             return super().answer(message, attachment)
 
     calm = world.children["ben"]
@@ -112,7 +114,7 @@ def test_an_update_that_a_power_cut_ate_is_trained_again_and_is_the_same(world: 
     assert job.pen.last_round().state == "closed"  # type: ignore[union-attr]
     assert {row.child for row in job.pen.updates(1)} == {"amy", "ben"}
     stored = world.children["amy"].home.updates / amy.updates[0].digest
-    assert sha256_file(stored) == amy.updates[0].digest
+    assert sha256_file(stored) == amy.updates[0].digest == lost[0], "trained again to the same bytes"
 
 
 @pytest.mark.parametrize("dies_in", ["instructing", "training", "fusing", "reporting"])
