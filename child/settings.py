@@ -39,7 +39,7 @@ class ChildSettings(_Part):
     device: str = "cpu"  # cpu, cuda, cuda:1
     keep_sets: Annotated[int, Field(ge=1)] = 3
     heartbeat: Annotated[float, Field(ge=10, le=1800)] = 10.0  # seconds
-    poll: Positive = 0.05  # seconds between looks while a job runs
+    poll: Positive = 0.02  # seconds between looks while a job runs
     idle_poll: Positive = 2.0  # seconds between looks when nothing happens
     away: Positive = 60.0  # longest pause between attempts to reach the master, seconds
     batch_lease: Positive = 3600.0  # seconds a training step may take
