@@ -7,11 +7,11 @@ from dataclasses import dataclass
 class DemoPlan:
     """Rounds x steps is what each child trains, in every variant; pooled trains as much as all children together."""
 
-    rounds: int = 4
+    rounds: int = 3
     steps: int = 10  # a round and child
     batch_size: int = 16
     layers: int = 2  # of MiniLM's six
-    max_length: int = 32  # tokens
+    max_length: int = 24  # tokens
     rows: float = 0.1  # share of its training rows that each child holds
     learning_rate: float = 1e-3  # chosen on the validation rows, see docs/log.md
     head_learning_rate: float = 3e-3
