@@ -56,7 +56,7 @@ def verdict(figures: Figures) -> list[str]:
     """What the figures say, in words; where sharing lost, it says so."""
     said = []
     if figures.settings["quick"]:
-        said.append("A quick run is a smoke test: so few steps say nothing about the method.")
+        said.append("A quick run is a smoke test: so few steps and rows say nothing about the method.")
     alone, shared = figures.mean("alone"), figures.mean("shared")
     said.append(f"Sharing changed the mean test score by {shared - alone:+.3f} ({alone:.3f} to {shared:.3f}).")
     lost = [row for row in figures.rows if row.gain < 0]

@@ -13,6 +13,7 @@ class DemoPlan:
     layers: int = 2  # of MiniLM's six
     max_length: int = 24  # tokens
     rows: float = 0.1  # share of its training rows that each child holds
+    held_out: float = 1.0  # share of the validation and test rows that are scored
     learning_rate: float = 1e-3  # chosen on the validation rows, see docs/log.md
     head_learning_rate: float = 3e-3
     seed: int = 0
@@ -23,5 +24,5 @@ class DemoPlan:
         return self.rounds * self.steps
 
 
-QUICK = DemoPlan(rounds=2, steps=5, quick=True)
-"""A smoke test: too few steps to tell anything about the method."""
+QUICK = DemoPlan(rounds=2, steps=5, layers=1, max_length=16, held_out=0.2, quick=True)
+"""A smoke test: too few steps, and too few rows scored, to tell anything about the method."""

@@ -49,7 +49,7 @@ def run(plan: DemoPlan, folder: Path | None, clock: Clock, say: Say) -> Figures:
         seconds[name] = clock.monotonic() - start
 
     with _workspace(folder) as place, Processes(place, clock, {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}) as processes:
-        data = {site.child: write_site(site, place, plan.rows, plan.seed) for site in SITES}
+        data = {site.child: write_site(site, place, plan.rows, plan.held_out, plan.seed) for site in SITES}
         files = {child: path for child, (path, _) in data.items()}
         with phase("start", "starting a master and five children, each a process of its own"):
             master = _start(processes, place, clock, model, files, plan)
@@ -234,6 +234,7 @@ def _settings(plan: DemoPlan) -> dict[str, Any]:
         "layers": plan.layers,
         "max_length": plan.max_length,
         "rows": plan.rows,
+        "held_out": plan.held_out,
         "learning_rate": plan.learning_rate,
         "head_learning_rate": plan.head_learning_rate,
         "seed": plan.seed,

@@ -1,4 +1,4 @@
-"""The demo's data: what each of five sites holds. Validation and test rows are whole; of the training rows each holds a share."""
+"""The demo's data: what each of five sites holds, which is a share of the training rows."""
 
 import csv
 import io
@@ -42,17 +42,20 @@ SITES: Sequence[Site] = (
 )
 
 
-def write_site(site: Site, folder: Path, rows: float, seed: int) -> tuple[Path, int]:
+def write_site(site: Site, folder: Path, rows: float, held_out: float, seed: int) -> tuple[Path, int]:
     """Write what a site holds; return the file and its number of training rows."""
     text = files("tasks.data").joinpath(site.file).read_bytes().decode("utf-8")
     header, *found = csv.reader(io.StringIO(text, newline=""))
     split = header.index("split")
-    training = [row for row in found if row[split] == "train"]
-    random.Random(f"{seed}/{site.child}").shuffle(training)  # noqa: S311 - a choice of rows, no secret
-    training = training[: max(1, round(rows * len(training)))]
+    kept: list[list[str]] = []
+    for part, share in (("train", rows), ("validation", held_out), ("test", held_out)):
+        of_part = [row for row in found if row[split] == part]
+        if share < 1.0:
+            random.Random(f"{seed}/{site.child}").shuffle(of_part)  # noqa: S311 - a choice of rows, no secret
+        kept += of_part[: max(1, round(share * len(of_part)))]
     path = folder / f"{site.child}.csv"
-    _write(path, header, training + [row for row in found if row[split] != "train"])
-    return path, len(training)
+    _write(path, header, kept)
+    return path, sum(row[split] == "train" for row in kept)
 
 
 def pool(paths: Sequence[Path], to: Path) -> Path:
