@@ -117,7 +117,8 @@ def _lines(
     for name, task in sorted(tasks.items()):
         line = Line(name, task.table.indices("train"), plan.seed).restored(notes.get("lines", {}).get(name))
         queue.open(name, task.batch_size(plan))
-        queue.push(name, [row for row in notes.get("waiting", {}).get(name, ()) if row in set(line.samples.tolist())])
+        known = set(line.samples.tolist())
+        queue.push(name, [row for row in notes.get("waiting", {}).get(name, ()) if row in known])
         lines[name] = line
     return lines, queue
 

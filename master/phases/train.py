@@ -22,9 +22,10 @@ def train(job: Play, round_: Round) -> Round:
     asked: dict[str, Message] = {
         child: _initial_set(job, round_, member, seconds) for child, member in members.items() if child not in recorded
     }
+    expected = _expected(job, round_, members, recorded)
     if len(recorded) < enough:
         for child, answer, attachment in job.exchange(round_, Update, asked, deadline):
-            if _record(job, round_, members, recorded, child, answer, attachment):
+            if _record(job, round_, expected, child, answer, attachment):
                 recorded.add(child)
             elif child in asked and child not in recorded:
                 failed.add(child)
@@ -56,17 +57,9 @@ def _initial_set(job: Play, round_: Round, member: Member, seconds: float) -> In
     )
 
 
-def _record(
-    job: Play,
-    round_: Round,
-    members: dict[str, Member],
-    recorded: set[str],
-    child: str,
-    answer: Message,
-    attachment: bytes | None,
-) -> bool:
-    """Check one answer and write it down, as an update or as a refusal."""
-    expected = checks.Expected(
+def _expected(job: Play, round_: Round, members: dict[str, Member], recorded: set[str]) -> checks.Expected:
+    """What every answer of the round is held against; `recorded` grows while they come in."""
+    return checks.Expected(
         job=job.id,
         round=round_.number,
         base=round_.base,
@@ -74,6 +67,10 @@ def _record(
         confirmed={name: {task.task: task.samples for task in confirmation_of(member).tasks} for name, member in members.items()},
         recorded=recorded,
     )
+
+
+def _record(job: Play, round_: Round, expected: checks.Expected, child: str, answer: Message, attachment: bytes | None) -> bool:
+    """Check one answer and write it down, as an update or as a refusal."""
     try:
         update = expect(Update, answer)
         checks.check_update(update, child=child, expected=expected)
