@@ -10,12 +10,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
+from trunkline.installation import check_installation
 
-from child.fleet.content import pack, unpack
-from child.talk import Answers, talk
-from trunkline.errors import SettingsError
+check_installation()  # the first line of ours that runs at a stock node, whose search path begins with what the master sent
+
+from flwr.app import Context, Message  # noqa: E402
+from flwr.clientapp import ClientApp  # noqa: E402
+
+from child.fleet.content import pack, unpack  # noqa: E402
+from child.talk import Answers, talk  # noqa: E402
+from trunkline.errors import SettingsError  # noqa: E402
 
 OPEN = "child.handlers:open_child"
 

@@ -14,10 +14,10 @@ from trunkline.installation import HOME, PACKAGES, check_installation
 START = "import sys; from trunkline.start import admin; sys.exit(admin())"
 
 
-def start(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Start `trunkline` with a folder of the user's first on the search path."""
+def start(folder: Path, *arguments: str, code: str = START) -> subprocess.CompletedProcess[str]:
+    """Start `trunkline`, or other code, with a folder of the user's first on the search path."""
     environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{HOME}", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", START, *arguments]
+    command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -48,6 +48,15 @@ def test_a_package_of_the_user_is_named(tmp_path: Path) -> None:
     assert (done.returncode, told["exit_code"], told["status"]) == (2, 2, "error")
     assert told["error"]["code"] == "usage"
     assert f"found {tmp_path / 'tasks'} instead" in told["error"]["message"]
+
+
+def test_a_stock_node_names_it_too(tmp_path: Path) -> None:
+    """Given a `tasks.py` before ours, When a stock node loads the ClientApp, Then it is told which file shadows what."""
+    (tmp_path / "tasks.py").write_text("raise SystemExit('it was run')")
+    done = start(tmp_path, code="import child.app")
+    assert done.returncode == 1
+    assert f"UsageError: the package `tasks` should lie in {HOME}, found {tmp_path / 'tasks'}.py instead. Rename" in done.stderr
+    assert "it was run" not in done.stderr
 
 
 def test_a_plain_folder_of_the_user_shadows_nothing(tmp_path: Path) -> None:
