@@ -1,7 +1,7 @@
 """The shared encoder: made once by the master, loaded by whoever trains or uses it, read and written as named tensors.
 
     FOLDER/
-        encoder.json            its EncoderSpec
+        encoder.json            its EncoderSpec, without places on the machine that made it
         config.json, tokenizer  as Hugging Face writes them (text only)
         frozen.safetensors      tensors that are never trained, so they travel once
         shared.safetensors      the initial parameter set: every other tensor of its state_dict, under the same name
@@ -21,7 +21,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from tasks import lora, sources
+from tasks import declared, lora, sources
 from tasks.batches import Encoded, Inputs
 from tasks.processors import TextProcessor, VectorProcessor
 from tasks.specs import EncoderSpec, Lora, Module
@@ -178,8 +178,9 @@ def create(spec: EncoderSpec, folder: Path, modules: Sequence[Path] = ()) -> Non
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Conflict(f"`{folder}` should be a new folder, found one that is in use.")
-    spec, modules = _by_file_name(spec, modules)
+    spec, modules = declared.by_file_name(spec, modules)
     body, config, tokenizer = sources.network(spec, modules)
+    spec = declared.without_folders(spec)
     beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     with storage(folder):
         beside.mkdir(parents=True)
@@ -188,18 +189,6 @@ def create(spec: EncoderSpec, folder: Path, modules: Sequence[Path] = ()) -> Non
             beside.replace(folder)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
-
-
-def _by_file_name(spec: EncoderSpec, modules: Sequence[Path]) -> tuple[EncoderSpec, Sequence[Path]]:
-    """A module is written down by its file's name alone: each site finds it in folders of its own choice."""
-    if not isinstance(spec.source, Module) or not spec.source.path.rpartition(":")[0].endswith(".py"):
-        return spec, modules
-    file, _, name = spec.source.path.rpartition(":")
-    path = Path(file).expanduser()
-    if path.name == file:
-        return spec, (*modules, Path())
-    source = spec.source.model_copy(update={"path": f"{path.name}:{name}"})
-    return spec.model_copy(update={"source": source}), (path.parent, *(folder / path.parent for folder in modules))
 
 
 def _fill(spec: EncoderSpec, folder: Path, body: nn.Module, config: Any, tokenizer: Path | None) -> None:

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from tasks import plugins
+from tasks.declared import FILES
 from tasks.specs import Config, EncoderSpec, Module, Options, Pretrained
 from trunkline.errors import SpecError
 
-_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
 _HUB_SECONDS = 10.0
 
 
@@ -55,7 +55,7 @@ def find_folder(path: str, revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(path, revision=revision, allow_patterns=_FILES, etag_timeout=_HUB_SECONDS))
+        return Path(snapshot_download(path, revision=revision, allow_patterns=list(FILES), etag_timeout=_HUB_SECONDS))
     except (OSError, ValueError, httpx.HTTPError) as error:
         said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise SpecError(

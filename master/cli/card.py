@@ -60,8 +60,10 @@ def _about(encoder: Table, version: Table, rounds: Sequence[Table]) -> str:
 
 
 def _short(path: Any) -> str:
-    """A name at the hub as it is; of a folder on the admin's machine only what it is called."""
-    return path if not str(path).startswith(("/", "~", ".")) else "/".join(PurePath(path).parts[-2:])
+    """A name at the hub as it is, a digest by its beginning, a folder (which older versions wrote down) by its last name."""
+    if str(path).startswith("sha256:"):
+        return f"{path[:23]}…"
+    return path if not str(path).startswith(("/", "~", ".")) else PurePath(path).name
 
 
 def _tuning(tuning: Any) -> str:

@@ -155,7 +155,9 @@ def test_the_card_states_tasks_rounds_metrics_and_lineage() -> None:
     assert "| x | single | accuracy | 1 | 40 |" in text, "the newest word of each child, and members only"
     assert "## Scores of version 2" in text and "| x | accuracy | 0.5000 | 0.6250 |" in text
     assert [row.split(" | ")[0] for row in text.splitlines() if "| a-1 |" in row] == ["| 3", "| 2"]
-    assert "`models/mini`" in text and "/somebodys" not in text, "the admin's folders are nobody's business"
+    assert "`mini`" in text and "/somebodys" not in text, "the admin's folders are nobody's business"
+    told = encoder(source={"kind": "pretrained", "path": f"sha256:{'ab' * 32}"})
+    assert f"the weights of `sha256:{'ab' * 8}…`" in card(told, line[0], line, [], "hf")
 
 
 def test_the_card_of_an_encoder_that_was_never_trained() -> None:

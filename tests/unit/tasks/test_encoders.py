@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tasks import encoders, sources
+from tasks import declared, encoders, sources
 from tasks.encoders import Encoder
 from tasks.processors import TextProcessor
 from tasks.specs import Config, EncoderSpec, Module, Pretrained
@@ -45,6 +45,45 @@ def spec_of(source: Any, **change: Any) -> EncoderSpec:
     return EncoderSpec.model_validate({"name": "e", "source": source, "max_length": 16} | change)
 
 
+# -- what is written down for every site to read -----------------------------------------------------------------------
+
+
+def test_no_place_on_this_machine_is_written_down(hugging_face: Path, tmp_path: Path) -> None:
+    """Given a model whose folder, and whose own files, name places here, When encoders are made, Then no file of theirs does."""
+    for name, keys in {
+        "config.json": ["_name_or_path"],
+        "tokenizer_config.json": ["name_or_path", "special_tokens_map_file"],
+    }.items():
+        held = json.loads((hugging_face / name).read_text())
+        (hugging_face / name).write_text(json.dumps(held | dict.fromkeys(keys, str(hugging_face))))
+    path = str(hugging_face)
+    sources = [Pretrained(path=path), Config(path=path, seed=1), Config(options=dict(tiny.OPTIONS), tokenizer=path)]
+    for number, source in enumerate(sources):
+        made = tmp_path / f"e{number}"
+        encoders.create(spec_of(source), made)
+        assert [file.name for file in made.iterdir() if str(tmp_path).encode() in file.read_bytes()] == []
+        encoders.load(made)
+
+
+def test_a_folder_is_told_by_what_is_in_it(hugging_face: Path, tmp_path: Path) -> None:
+    there = shutil.copytree(hugging_face, tmp_path / "there")
+    one, other = (declared.without_folders(spec_of(Pretrained(path=str(folder)))) for folder in (hugging_face, there))
+    assert one == other
+    (there / "config.json").write_text("{}")
+    assert declared.without_folders(spec_of(Pretrained(path=str(there)))) != one
+
+
+def test_a_name_at_the_hub_stays() -> None:
+    for source in (Pretrained(path="org/model", revision="r"), Config(path="org/model", tokenizer="org/other")):
+        assert declared.without_folders(spec_of(source)).source == source
+
+
+def test_one_that_was_written_with_its_folder_is_still_read(encoder_folder: Path, tiny_spec: EncoderSpec, tmp_path: Path) -> None:
+    old = shutil.copytree(encoder_folder, tmp_path / "old")
+    (old / "encoder.json").write_text(tiny_spec.model_dump_json())
+    assert encoders.load(old).spec == tiny_spec
+
+
 # -- from a config and a seed ------------------------------------------------------------------------------------------
 
 
@@ -69,7 +108,7 @@ def test_the_same_declaration_makes_the_same_files(tiny_spec: EncoderSpec, encod
 
 
 def test_what_was_created_is_loaded(encoder: Encoder, tiny_spec: EncoderSpec, encoder_folder: Path) -> None:
-    assert encoder.spec == tiny_spec and encoder.hidden == 32
+    assert encoder.spec == declared.without_folders(tiny_spec) and encoder.hidden == 32
     with SetFile(encoder_folder / "shared.safetensors") as shared, SetFile(encoder_folder / "frozen.safetensors") as frozen:
         assert shared.spec == encoder.shared_spec()
         assert set(shared.spec) | set(frozen.spec) == set(encoder.body.state_dict()) and not set(shared.spec) & set(frozen.spec)
