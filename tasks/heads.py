@@ -45,8 +45,8 @@ class Head(nn.Module):
         raise NotImplementedError
 
 
-class Single(Head):
-    """One label a sample: cross entropy."""
+class _Labels(Head):
+    """A logit a label, from the vector of the whole sample."""
 
     def __init__(self, spec: TaskSpec, labels: tuple[str, ...], hidden: int) -> None:
         super().__init__(spec, labels)
@@ -54,6 +54,10 @@ class Single(Head):
 
     def forward(self, sides: Sequence[Encoded]) -> Tensor:
         return self.linear(sides[0].pooled)  # (B, C)
+
+
+class Single(_Labels):
+    """One label a sample: cross entropy."""
 
     def loss(self, sides: Sequence[Encoded], batch: Batch) -> Tensor:
         return functional.cross_entropy(self(sides), batch.labels)
@@ -62,15 +66,8 @@ class Single(Head):
         return self(sides).argmax(-1)  # (B,)
 
 
-class Multi(Head):
+class Multi(_Labels):
     """Any number of labels a sample: binary cross entropy, mean over labels."""
-
-    def __init__(self, spec: TaskSpec, labels: tuple[str, ...], hidden: int) -> None:
-        super().__init__(spec, labels)
-        self.linear = _linear(hidden, len(labels))
-
-    def forward(self, sides: Sequence[Encoded]) -> Tensor:
-        return self.linear(sides[0].pooled)  # (B, C)
 
     def loss(self, sides: Sequence[Encoded], batch: Batch) -> Tensor:
         return functional.binary_cross_entropy_with_logits(self(sides), batch.labels)

@@ -31,7 +31,7 @@ ROOMS = {
     "fastapi": ("master/api/*",),
     "starlette": ("master/api/*", "master/flower/*"),
     "uvicorn": ("master/api/*", "master/daemon.py"),
-    "typer": ("master/cli/*", "child/cli/*", "trunkline/console.py", "trunkline/terminal.py"),
+    "typer": ("master/cli/*", "child/cli/*", "trunkline/console/*", "trunkline/terminal.py"),
     "torch": ("tasks/*", "child/*"),
     "transformers": ("tasks/*", "child/*"),
     "tokenizers": ("tasks/*",),
