@@ -69,6 +69,10 @@ class Deadline:
         self.clock, self.seconds, self.what = clock, seconds, what
         self._end = clock.monotonic() + seconds
 
+    def again(self) -> "Deadline":
+        """The same wait, from now on."""
+        return Deadline(self.clock, self.seconds, self.what)
+
     def left(self) -> float:
         """Seconds left, never negative."""
         return max(0.0, self._end - self.clock.monotonic())

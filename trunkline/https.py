@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlencode
 
 from trunkline.api import ERROR_HEADER, error_from
-from trunkline.clock import Clock
+from trunkline.clock import Clock, Deadline
 from trunkline.connections import Connections, ask
 from trunkline.errors import FailedError, NotAuthorized, Reason, RefusedValue, TrunklineError
+from trunkline.retry import persist
 
 Result = TypeVar("Result")
 
@@ -143,27 +144,26 @@ class Https:
             while chunk := response.read1(_READ):
                 yield chunk
 
-    def tried(self, once: Callable[[], Result], what: str, progress: Callable[[], int] = lambda: 0) -> Result:
+    def tried(self, once: Callable[[], Result], what: str, gained: Callable[[], int] = lambda: 0) -> Result:
         """Try until it works, or until nothing was gained for `patience.progress` seconds.
 
-        :param progress: a number that grows with every gain.
+        :param gained: a number that grows with every gain.
         """
-        gained, since, pause = progress(), self.clock.monotonic(), self.patience.first_pause
-        while True:
-            try:
-                return once()
-            except TrunklineError as error:
-                if not error.retryable:
-                    raise
-                if progress() > gained:
-                    gained, since, pause = progress(), self.clock.monotonic(), self.patience.first_pause
-                waited = self.clock.monotonic() - since
-                if waited >= self.patience.progress:
-                    error.message += f" Tried {what} for {waited:.0f} s."
-                    raise
-            left = self.patience.progress - (self.clock.monotonic() - since)
-            self.clock.sleep(min(left, pause * self.rng.uniform(0.5, 1.5)))
-            pause = min(2 * pause, self.patience.longest_pause)
+        patience, since = self.patience, self.clock.monotonic()
+        try:
+            return persist(
+                once,
+                Deadline(self.clock, patience.progress, what),
+                self.rng,
+                first=patience.first_pause,
+                most=patience.longest_pause,
+                spread=0.5,
+                gained=gained,
+            )
+        except TrunklineError as error:
+            if error.retryable:
+                error.message += f" Tried {what} for {self.clock.monotonic() - since:.0f} s."
+            raise
 
 
 def fetch_authority(url: str, fingerprint: str, clock: Clock, rng: random.Random, patience: Patience | None = None) -> str:
