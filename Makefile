@@ -54,7 +54,7 @@ check: $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 check-types check-house
 
 check-types:
-	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --summary=none
 
 check-house:
 	$(BIN)/ruff check $(SOURCES)

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from child.api import MasterApi, enrol
 from child.home import ChildHome
@@ -49,7 +49,7 @@ class Identity(Value):
             data = path.read_bytes()
         try:
             return cls.model_validate_json(json.dumps(json.loads(data) | {"ca": _authority(home)}))
-        except (ValueError, TypeError, ValidationError):
+        except (ValueError, TypeError):
             raise DamagedFile(f"`{path}` should hold what the enrolment gave, found something else.", hint=_AGAIN) from None
 
     def write(self, home: ChildHome) -> None:

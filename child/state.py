@@ -148,4 +148,5 @@ def _generation(table: Mapping[str, Any] | None) -> Generation | None:
     if table is None:
         return None
     job, number, base = table["key"]
-    return Generation(**{**table, "key": (job, number, base)})
+    fields: dict[str, Any] = {**table, "key": (job, number, base)}
+    return Generation(**fields)

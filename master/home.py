@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from trunkline.errors import DamagedFile, NotFound
 from trunkline.files import Lock, storage, write_atomically
@@ -111,7 +111,7 @@ class MasterHome:
             return None
         try:
             info = DaemonInfo.model_validate(json.loads(text))
-        except (ValueError, ValidationError):
+        except ValueError:
             raise DamagedFile(f"`{self._daemon}` should say where the daemon listens, found something else.") from None
         return info if _alive(info.pid) else None
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from master import schema
 from master.database import Database
-from master.ledger_base import add_event
+from master.ledger_base import add_event, record
 from master.ledger_encoders import EncoderPart
 from master.ledger_jobs import JobPart
 from master.ledger_nodes import NodePart
@@ -85,7 +85,7 @@ class Ledger(EncoderPart, JobPart, NodePart):
         if job is not None:
             query = query.where(table.c.job == job)
         with self._db.read() as connection:
-            return [Event(**row) for row in connection.execute(query).mappings()]
+            return [record(Event, row) for row in connection.execute(query).mappings()]
 
     def named_digests(self) -> set[str]:
         """Every digest of a file that some row still needs. (An encoder's files are listed in its manifest, one of these files.)"""

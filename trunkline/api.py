@@ -5,12 +5,11 @@ arrives at the caller as an object of the same class with the same words (`error
 """
 
 import base64
-import binascii
 import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from trunkline.errors import (
     AlreadyRunning,
@@ -161,7 +160,7 @@ class Invitation(Value):
         try:
             body = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
             return cls(url=body["u"], secret=body["s"], fingerprint=body["f"])
-        except (ValueError, KeyError, TypeError, binascii.Error, ValidationError):
+        except (ValueError, KeyError, TypeError):
             raise UsageError(
                 f"the invitation should be the line that `trunkline node invite` printed, found {len(text)} other characters.",
                 hint="Copy it again, or ask for a new one.",
@@ -259,5 +258,5 @@ class Manifest(Value):
         try:
             body = json.loads(data)
             return cls(files={name: BlobFile(digest=digest, size=size) for name, (digest, size) in body.items()})
-        except (ValueError, TypeError, AttributeError, ValidationError, RecursionError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             raise RefusedValue(Reason.MALFORMED, "a manifest should list names, digests and sizes, found something else.") from None

@@ -45,7 +45,7 @@ def demo(
     figures = run(plan, keep, SystemClock(), console.note)
     write_atomically(report, page(figures).encode())
     console.note(f"the curves are in {report.absolute()}")
-    shown = [
+    shown: list[dict[str, str | int]] = [
         {"child": row.child, "task": row.task, "rows": row.samples, "metric": row.metric}
         | {variant: f"{getattr(row, variant):.3f}" for variant in VARIANTS}
         | {"gain": f"{row.gain:+.3f}"}
@@ -53,7 +53,7 @@ def demo(
     ]
     means = {variant: f"{figures.mean(variant):.3f}" for variant in VARIANTS}
     gain = f"{figures.mean('shared') - figures.mean('alone'):+.3f}"
-    shown.append({"child": "mean", "task": "", "rows": "", "metric": ""} | means | {"gain": gain})
+    shown.append({"child": "mean", "task": "", "rows": "", "metric": "", **means, "gain": gain})
     lines = table(shown, ("child", "task", "rows", "metric", *VARIANTS, "gain"))
     moved = f"{amount(figures.bytes_down)} down, {amount(figures.bytes_up)} up"
     times = ", ".join(f"{name} {value:.0f} s" for name, value in figures.seconds.items())

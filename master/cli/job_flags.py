@@ -95,7 +95,8 @@ def asked(file: Path | None, more: list[str]) -> dict[str, Any]:
     table = read_toml(file) if file is not None else {}
     given = here().given
     for flag in FLAGS:
-        if (value := given.get(flag.key)) in (None, ()):
+        value = given.get(flag.key)
+        if value is None or value == ():
             continue
         put(table, flag.path, _scores(value) if flag.kind == "table" else list(value) if flag.kind == "list" else value)
     for text in more:

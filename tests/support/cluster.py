@@ -84,7 +84,7 @@ class Cluster:
             return https.call(method, path, body, query=query)
 
     def start_job(self, **spec: Any) -> str:
-        table = {"encoder": "tiny", "rounds": 3} | spec
+        table: dict[str, Any] = {"encoder": "tiny", "rounds": 3, **spec}
         training = {"steps": 12, "learning_rate": 1e-3, "head_learning_rate": 1e-2} | table.pop("training", {})
         return self.call("POST", "/v1/admin/jobs", json.dumps({"spec": table | {"training": training}}))["job"]["id"]
 

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from tasks.specs import Options
+
 WORDS = [
     "good",
     "bad",
@@ -47,7 +49,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"abcdefghij
 VOCABULARY += [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123456789"]
 VOCABULARY = list(dict.fromkeys(VOCABULARY))
 
-OPTIONS = {
+OPTIONS: Options = {
     "model_type": "bert",
     "vocab_size": len(VOCABULARY),
     "hidden_size": 32,

@@ -13,13 +13,14 @@ from trunkline.tensors import SLICE_ELEMENTS
 def test_each_tensor_against_numpy(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     wide = SLICE_ELEMENTS // 2
-    old = {
+    old: dict[str, np.ndarray] = {
         "big": rng.standard_normal((3, wide), dtype=np.float32),
         "same": np.ones(4, np.float32),
         "zero": np.zeros((), np.float32),
         "count": np.arange(3),
     }
-    new = {**old, "big": old["big"].copy(), "zero": np.float32(2.0).reshape(()), "count": np.array([0, 1, 9])}
+    changed = {"big": old["big"].copy(), "zero": np.full((), 2.0, np.float32), "count": np.array([0, 1, 9])}
+    new = {**old, **changed}
     new["big"][2, 7] += 0.5
     write_set(tmp_path / "old", old)
     write_set(tmp_path / "new", new)

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -48,12 +49,12 @@ def test_without_a_size_it_ends_when_told(store: BlobStore) -> None:
 
 
 def test_it_goes_on_where_it_stopped_also_after_a_restart(store: BlobStore) -> None:
-    def broken() -> object:
+    def broken() -> Iterator[bytes]:
         yield DATA[:1000]
         raise ConnectionResetError
 
     with pytest.raises(ConnectionResetError), store.upload(NAME, SIZE, size=SIZE) as upload:
-        upload.write(0, broken())  # type: ignore[arg-type]
+        upload.write(0, broken())
     again = BlobStore(store.folder, ManualClock())
     with again.upload(NAME, SIZE, size=SIZE) as upload:
         assert upload.have() == 1000
@@ -96,7 +97,7 @@ def test_too_much_is_refused_as_soon_as_it_is_known(store: BlobStore) -> None:
     assert caught.value.reason == Reason.SIZE
     drawn = 0
 
-    def endless() -> object:
+    def endless() -> Iterator[bytes]:
         nonlocal drawn
         while True:
             drawn += 1
@@ -105,7 +106,7 @@ def test_too_much_is_refused_as_soon_as_it_is_known(store: BlobStore) -> None:
     for size in (None, 950):
         drawn = 0
         with pytest.raises(RefusedValue, match="at most") as caught, store.upload(NAME, 1000, size=size) as upload:
-            upload.write(0, endless())  # type: ignore[arg-type]
+            upload.write(0, endless())
         assert caught.value.reason == Reason.SIZE
         assert drawn <= 11 and parts(store) == []
 
@@ -115,11 +116,11 @@ def test_what_is_there_already_is_not_sent_again(store: BlobStore) -> None:
     with store.upload(NAME, SIZE, size=SIZE) as upload:
         assert (upload.done, upload.have()) == (True, SIZE)
 
-        def chunks() -> object:
+        def chunks() -> Iterator[bytes]:
             yield b"anything"
             raise AssertionError("asked for more")
 
-        assert upload.write(0, chunks()) == SIZE  # type: ignore[arg-type]
+        assert upload.write(0, chunks()) == SIZE
         assert upload.finish() == SIZE
     store.verify(NAME)
     assert parts(store) == []

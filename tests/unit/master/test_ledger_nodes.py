@@ -1,5 +1,7 @@
 """Laws of invitations, nodes and requests."""
 
+from typing import Any
+
 import pytest
 
 from master.ledger import Ledger
@@ -47,7 +49,7 @@ def test_names_and_tokens_of_nodes_are_their_own(ledger: Ledger) -> None:
 
 def test_setting_changes_what_is_named_and_nothing_else(ledger: Ledger) -> None:
     before = ledger.add_node("shop", b"key", digest("1"), tasks=["a"], machine={"cpus": 2}, labels={"x": "y"}, speaks=(1, 3))
-    changes = {
+    changes: dict[str, Any] = {
         "flower_id": 2**63 + 1,
         "boot": "b1",
         "machine": {"cpus": 4},

@@ -19,7 +19,7 @@ from trunkline.sets import SetFile, encode_set
 from trunkline.settings import build, read_toml
 from trunkline.tensors import TensorSpec, row_slices
 
-TEXTS = [("good food",), ("the place was slow and very bad",), ("win",)]
+TEXTS: list[tuple[str, ...]] = [("good food",), ("the place was slow and very bad",), ("win",)]
 
 
 def inputs(encoder: Encoder, texts: list[tuple[str, ...]] = TEXTS) -> dict[str, Tensor]:

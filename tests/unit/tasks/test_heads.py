@@ -17,9 +17,8 @@ LABELS = tuple("abcdef")
 
 def spec(head: str, **change: Any) -> TaskSpec:
     fields = ("a", "b") if head == "pairs" else ("a",)
-    return TaskSpec(
-        **({"name": "t", "head": head, "data": "x.csv", "fields": fields, "label": None if head == "pairs" else "y"} | change)
-    )
+    told = {"name": "t", "head": head, "data": "x.csv", "fields": fields, "label": None if head == "pairs" else "y"}
+    return TaskSpec.model_validate(told | change)
 
 
 def sides(count: int = 1, seed: int = 0) -> list[Encoded]:
