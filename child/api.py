@@ -17,7 +17,7 @@ from trunkline.api import Asked, Enrol, Enrolled, Hello, Invitation, Manifest, W
 from trunkline.clock import Clock
 from trunkline.errors import Reason, RefusedValue
 from trunkline.https import Https, Patience, fetch_authority
-from trunkline.messages import Request, Value
+from trunkline.messages import Request, Value, nearest_version
 
 Answer = TypeVar("Answer", bound=Value)
 
@@ -57,7 +57,7 @@ class MasterApi:
         :raises WireVersionMismatch: no common wire version.
         :raises Unreachable: nothing answers.
         """
-        return _read(Welcome, self._https.call("POST", "/v1/hello", told.model_dump_json()))
+        return _read(Welcome, self._https.call("POST", "/v1/hello", json.dumps(told.told(self._wire()))))
 
     def request(self, wanted: Request) -> Asked:
         """Ask for training: starts a job, or joins the one that is open.
@@ -65,7 +65,7 @@ class MasterApi:
         :raises NotFound, UsageError: no encoder fits, or several do.
         :raises RefusedValue: `sender`: in another child's name.
         """
-        return _read(Asked, self._https.call("POST", "/v1/requests", wanted.encode()))
+        return _read(Asked, self._https.call("POST", "/v1/requests", wanted.encode(self._wire())))
 
     def asked(self, job: str) -> Asked:
         """What became of a request.
@@ -77,6 +77,10 @@ class MasterApi:
     def version(self) -> dict[str, Any]:
         """Version and wire versions of the master."""
         return self._https.call("GET", "/v1/version")
+
+    def _wire(self) -> int:
+        """The wire version to talk in. It is asked for each time: a master may have been replaced since."""
+        return _wire_of(self.version())
 
     # -- bytes -------------------------------------------------------------------------------------------------------
 
@@ -129,8 +133,20 @@ def enrol(
         version=__version__,
     )
     with Https(found.url, ca, None, clock, rng, patience) as https:
-        enrolled = _read(Enrolled, https.call("POST", "/v1/enrol", body.model_dump_json()))
+        wire = _wire_of(https.call("GET", "/v1/version"))
+        enrolled = _read(Enrolled, https.call("POST", "/v1/enrol", json.dumps(body.told(wire))))
     return found.url, enrolled.model_copy(update={"ca": ca})  # the one whose fingerprint was checked
+
+
+def _wire_of(told: Any) -> int:
+    """:raises RefusedValue: `malformed`: what a master tells of its versions does not say which it speaks."""
+    try:
+        oldest, newest = told["wire"]
+        return nearest_version((int(oldest), int(newest)))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise RefusedValue(
+            Reason.MALFORMED, "the master should tell its wire versions, found something else.", hint="Is it a Trunkline master?"
+        ) from None
 
 
 def _read(model: type[Answer], told: Any) -> Answer:

@@ -65,7 +65,7 @@ def enrol(ledger: Ledger, asked: Enrol, register: Register, clock: Clock) -> Reg
     :raises WireVersionMismatch: no common wire version.
     :raises Unreachable: the SuperLink is away; the same call will do later.
     """
-    wire = common_version(asked.speaks)
+    wire = common_version(asked.speaks, names=(f"child {asked.name!r}" if asked.name else "the child", "the master"))
     key = check_node_key(asked.public_key.encode())
     _check_proof(key, asked)
     token = new_token()

@@ -41,22 +41,31 @@ def since(version: int) -> dict[str, Any]:
     return {"since": version}
 
 
-def common_version(theirs: tuple[int, int], ours: tuple[int, int] | None = None) -> int:
+def common_version(
+    theirs: tuple[int, int], ours: tuple[int, int] | None = None, *, names: tuple[str, str] = ("the other side", "this side")
+) -> int:
     """The newest wire version both sides speak, each given as (oldest, newest).
 
     >>> common_version((1, 3), (1, 2))
     2
 
+    :param names: of them and us, for an error that both may read.
     :raises WireVersionMismatch: there is none.
     """
     ours = ours or (WIRE_OLDEST, WIRE_NEWEST)
     newest = min(theirs[1], ours[1])
     if newest < max(theirs[0], ours[0]):
         raise WireVersionMismatch(
-            f"a common wire version should exist, found {theirs[0]}-{theirs[1]} there and {ours[0]}-{ours[1]} here.",
+            "a common wire version should exist, "
+            f"found {theirs[0]} to {theirs[1]} at {names[0]} and {ours[0]} to {ours[1]} at {names[1]}.",
             hint="Upgrade the older side.",
         )
     return newest
+
+
+def nearest_version(theirs: tuple[int, int]) -> int:
+    """The wire version in which this side greets another: the common one, or, where there is none, the one nearest to theirs."""
+    return max(WIRE_OLDEST, min(WIRE_NEWEST, theirs[1]))
 
 
 class Value(BaseModel):
@@ -67,6 +76,10 @@ class Value(BaseModel):
     def table(self) -> dict[str, Any]:
         """This value as JSON data, for a record."""
         return self.model_dump(mode="json")
+
+    def told(self, wire: int) -> dict[str, Any]:
+        """This value as JSON data in a wire version: what later ones added, however deep it lies, is left out."""
+        return _older(self, self.table(), wire)
 
     @classmethod
     def of_table(cls, table: dict[str, Any]) -> Self:
@@ -82,8 +95,7 @@ class Message(Value):
     def encode(self, wire: int | None = None) -> str:
         """This message as JSON, in a wire version (default: the newest)."""
         wire = wire or WIRE_NEWEST
-        body = _older(self, self.model_dump(mode="json"), wire)
-        return json.dumps({"wire": wire, "kind": self.kind, "body": body}, separators=(",", ":"))
+        return json.dumps({"wire": wire, "kind": self.kind, "body": self.told(wire)}, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str | bytes) -> Self:

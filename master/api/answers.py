@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
@@ -15,10 +16,24 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from trunkline.api import ERROR_HEADER, STATUS, error_body
-from trunkline.errors import Conflict, DeadlineExceeded, NotAuthorized, NotFound, Reason, RefusedValue, TrunklineError, UsageError
+from trunkline.errors import (
+    Conflict,
+    DeadlineExceeded,
+    NotAuthorized,
+    NotFound,
+    Reason,
+    RefusedValue,
+    TrunklineError,
+    UsageError,
+    WireVersionMismatch,
+)
+from trunkline.messages import common_version
 from trunkline.settings import explain
 
 Model = TypeVar("Model", bound=BaseModel)
+
+API_VERSION = "v1"
+"""Where every path begins."""
 
 BODY_SECONDS = 60.0
 """A caller may take so long to send the body of a call (blobs have their own measure)."""
@@ -45,7 +60,7 @@ def install(app: FastAPI) -> None:
 
     async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, TrunklineError)
-        if STATUS[type(error)] >= 500:
+        if STATUS[type(error)] >= 500 or isinstance(error, WireVersionMismatch):
             log.warning("%s %s: %s", request.method, request.url.path, error.message)
         return answer(error, request)
 
@@ -75,6 +90,12 @@ def install(app: FastAPI) -> None:
 
 def _of_http(error: HTTPException, request: Request) -> TrunklineError:
     what = f"`{request.method} {request.url.path}`"
+    version = request.url.path.split("/")[1]
+    if error.status_code == 404 and re.fullmatch(r"v[0-9]{1,3}", version) and version != API_VERSION:
+        return WireVersionMismatch(
+            f"the version of the master's API should be {API_VERSION}, found that {version} was asked for.",
+            hint="Upgrade the older side.",
+        )
     if error.status_code in (404, 405):
         return NotFound(f"{what} should be a part of the API, found none.", hint="Is one side older than the other?")
     if error.status_code == 409:
@@ -100,10 +121,12 @@ async def read_body(request: Request, limit: int) -> bytes:
     return bytes(data)
 
 
-def body_of(model: type[Model], limit: int) -> Callable[[Request], Awaitable[Model]]:
+def body_of(model: type[Model], limit: int, sender: str = "the caller") -> Callable[[Request], Awaitable[Model]]:
     """A dependency: the JSON body as a checked value.
 
+    :param sender: who sends it, for the errors.
     :raises UsageError: names the key, what should be and what was found.
+    :raises WireVersionMismatch: it cannot be read, and says that it is of no wire version of this side.
     """
 
     async def read(request: Request) -> Model:
@@ -111,9 +134,20 @@ def body_of(model: type[Model], limit: int) -> Callable[[Request], Awaitable[Mod
         try:
             return model.model_validate_json(data)
         except ValidationError as error:
+            _check_version(data, sender)
             raise UsageError(explain(model, error, "the body")) from None
 
     return read
+
+
+def _check_version(data: bytes, sender: str) -> None:
+    """:raises WireVersionMismatch: a body says that its sender speaks no wire version of this side."""
+    try:
+        oldest, newest = json.loads(data)["speaks"]
+        theirs = (int(oldest), int(newest))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return
+    common_version(theirs, names=(sender, "the master"))
 
 
 def table(value: Any) -> Any:

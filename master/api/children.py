@@ -31,17 +31,20 @@ def routes(parts: Parts, files: Files) -> APIRouter:
         return {"ca": parts.ca}
 
     @router.post("/enrol", status_code=201)
-    def enrol(asked: Annotated[Enrol, Depends(body_of(Enrol, 16_384))]) -> dict[str, Any]:
+    def enrol(asked: Annotated[Enrol, Depends(body_of(Enrol, 16_384, "the child"))]) -> dict[str, Any]:
         made = nodes.enrol(ledger, asked, parts.register, parts.clock)
         assert made.node.flower_id is not None
         answer = Enrolled(
             name=made.node.name, token=made.token, node_id=made.node.flower_id, flower=parts.flower, wire=made.wire, ca=parts.ca
         )
-        return answer.model_dump(mode="json")
+        return answer.told(made.wire)
+
+    async def greeting(call: Call, child: Annotated[Node, Depends(caller)]) -> Hello:
+        return await body_of(Hello, limit, f"child {child.name!r}")(call)
 
     @router.post("/hello")
-    def hello(child: Annotated[Node, Depends(caller)], told: Annotated[Hello, Depends(body_of(Hello, limit))]) -> dict[str, Any]:
-        wire = common_version(told.speaks)
+    def hello(child: Annotated[Node, Depends(caller)], told: Annotated[Hello, Depends(greeting)]) -> dict[str, Any]:
+        wire = common_version(told.speaks, names=(f"child {child.name!r}", "the master"))
         machine = told.machine.model_dump(mode="json") if told.machine else {}
         tasks = [task.model_dump(mode="json") for task in told.tasks]
         ledger.set_node(child.name, boot=told.boot, machine=machine, tasks=tasks, speaks=told.speaks, seen=parts.clock.now())
@@ -49,18 +52,18 @@ def routes(parts: Parts, files: Files) -> APIRouter:
         assert node.flower_id is not None
         refs = tuple(ref(one) for one in ledger.encoders() if not told.types or one.type in told.types)
         answer = Welcome(name=node.name, node_id=node.flower_id, flower=parts.flower, wire=wire, encoders=refs, version=__version__)
-        return answer.model_dump(mode="json")
+        return answer.told(wire)
 
     @router.post("/requests", status_code=201)
     def ask(child: Annotated[Node, Depends(caller)], request: Annotated[Request, Depends(request_body(limit))]) -> dict[str, Any]:
         if request.child != child.name:
             raise RefusedValue(Reason.SENDER, f"`child` should be {child.name!r}, found {request.child!r}.")
-        return _ask(parts, request).model_dump(mode="json")
+        return _ask(parts, request).told(common_version(child.speaks))
 
     @router.get("/requests/{job_id}")
     def asked(child: Annotated[Node, Depends(caller)], job_id: str) -> dict[str, Any]:
         job = ledger.job(job_id)
-        return Asked(id=job.id, job=job.id, state=job.state).model_dump(mode="json")
+        return Asked(id=job.id, job=job.id, state=job.state).told(common_version(child.speaks))
 
     @router.get("/encoders/{name}/manifest")
     def manifest(child: Annotated[Node, Depends(caller)], name: str) -> dict[str, Any]:

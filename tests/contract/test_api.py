@@ -214,7 +214,7 @@ def test_a_greeting_is_noted_and_answered(master: Running) -> None:
 
 
 def test_a_greeting_in_a_tongue_nobody_speaks(master: Running) -> None:
-    with master.child(fresh()) as api, pytest.raises(WireVersionMismatch, match="98-99"):
+    with master.child(fresh()) as api, pytest.raises(WireVersionMismatch, match="98 to 99"):
         api.hello(Hello(boot="b", speaks=(98, 99)))
 
 

@@ -1,6 +1,7 @@
 """Messages: there and back, older and newer sides, and whatever else may come off a wire."""
 
 import json
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import pytest
@@ -30,6 +31,7 @@ from trunkline.messages import (
     Value,
     common_version,
     decode,
+    nearest_version,
     since,
 )
 
@@ -118,6 +120,17 @@ def test_the_common_version_is_the_newest_that_both_speak(theirs: tuple[int, int
     else:
         with pytest.raises(WireVersionMismatch, match="a common wire version should exist, found "):
             common_version(theirs, ours)
+
+
+@given(RANGES, RANGES)
+def test_a_greeting_is_in_the_common_version_or_in_the_nearest_to_theirs(theirs: tuple[int, int], ours: tuple[int, int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages, "WIRE_OLDEST", ours[0])
+        patch.setattr(messages, "WIRE_NEWEST", ours[1])
+        found = nearest_version(theirs)
+    assert ours[0] <= found <= ours[1]
+    with suppress(WireVersionMismatch):
+        assert found == common_version(theirs, ours)
 
 
 class Part(Value):
