@@ -16,7 +16,7 @@ from tasks import plugins
 from tasks.readers import records
 from tasks.specs import SPLITS, Split, TaskSpec
 from trunkline.errors import SampleError
-from trunkline.files import sha256_file, write_atomically
+from trunkline.files import sha256_file, sha256_remembered, write_atomically
 
 Label = None | str | float | tuple[str, ...]
 """None for pairs, a name, a number, or several names: a set for `multi`, one a token for `tokens`."""
@@ -218,8 +218,8 @@ def source_digest(spec: TaskSpec, base: Path) -> str:
     path = spec.source(base)
     try:
         if not path.is_dir():
-            return sha256_file(path)
-        parts = [(str(part.relative_to(path)), sha256_file(part)) for part in sorted(path.rglob("*")) if part.is_file()]
+            return sha256_remembered(path)
+        parts = [(str(part.relative_to(path)), sha256_remembered(part)) for part in sorted(path.rglob("*")) if part.is_file()]
     except FileNotFoundError:
         raise SampleError(f"`{path}` should be a file of samples, found none.") from None
     except OSError as error:

@@ -3,8 +3,10 @@
 import errno
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from trunkline.errors import AlreadyRunning, StorageFailed
@@ -90,6 +92,23 @@ def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes, lower-case hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+SETTLED = 2.0
+"""Seconds after which a file's times say whether it was written since; some file systems count whole seconds."""
+
+
+def sha256_remembered(path: Path) -> str:
+    """SHA-256 of a file's bytes, lower-case hex. A file that this process has read and nobody touched since is not read again."""
+    before = path.stat()
+    if time.time() - max(before.st_mtime, before.st_ctime) < SETTLED:  # a second write may leave the times of the first
+        return sha256_file(path)
+    return _sha256_of(path, before.st_dev, before.st_ino, before.st_size, before.st_mtime_ns, before.st_ctime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _sha256_of(path: Path, *identity: int) -> str:
+    return sha256_file(path)
 
 
 class Lock:

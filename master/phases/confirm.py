@@ -32,7 +32,7 @@ def _ask(job: Play, round_: Round) -> set[str]:
     accepted = {member.child for member in job.pen.members(round_.number) if member.state == "confirmed"}
     if wanted is not None and len(accepted) >= wanted:
         return set(sorted(accepted)[:wanted])
-    instruction = _instruction(job, round_)
+    instruction = Instruction(**job.training_terms(round_))
     asked: dict[str, Message] = {child: instruction for child in job.link.children() if child not in accepted}
     deadline = Deadline(job.clock, job.spec.children.confirm_seconds, f"the confirmations of round {round_.number}")
     silent = set(asked)
@@ -48,19 +48,6 @@ def _ask(job: Play, round_: Round) -> set[str]:
         detail = f"no answer in {deadline.seconds:g} s"
         job.pen.record_confirmation(round_.number, child, {}, accepted=False, reason=Reason.SILENT, detail=detail)
     return accepted
-
-
-def _instruction(job: Play, round_: Round) -> Instruction:
-    return Instruction(
-        job=job.id,
-        round=round_.number,
-        encoder=job.encoder,
-        base=job.set_ref(job.version(round_.base)),
-        plan=job.spec.plan(job.fused() + 1),
-        codec=job.spec.codec,
-        transfer=job.spec.transfer,
-        tasks=job.spec.tasks,
-    )
 
 
 def _accept(job: Play, round_: Round, child: str, answer: Message) -> bool:

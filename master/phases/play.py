@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from master.blobs import BlobStore
 from master.jobs import JobSpec
@@ -53,6 +53,21 @@ class Play:
         found = self.pen.round(round_.number)
         assert found is not None, f"round {round_.number} was opened"
         return found
+
+    def terms(self, round_: Round) -> dict[str, Any]:
+        """What every message of a round says alike."""
+        return {
+            "job": self.id,
+            "round": round_.number,
+            "encoder": self.encoder,
+            "transfer": self.spec.transfer,
+            "tasks": self.spec.tasks,
+        }
+
+    def training_terms(self, round_: Round) -> dict[str, Any]:
+        """What instruction and initial set say alike: from which set, how, and in which form the update comes back."""
+        base = self.set_ref(self.version(round_.base))
+        return {**self.terms(round_), "base": base, "plan": self.spec.plan(self.fused() + 1), "codec": self.spec.codec}
 
     def version(self, digest: str) -> Version:
         return self.ledger.version_by_digest(digest, self.encoder.name)

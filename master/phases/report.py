@@ -1,6 +1,7 @@
 """Report: each member tests the target set on its own samples; the scores decide whether another round follows."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from master import checks
 from master.phases.play import Play, confirmation_of, expect
@@ -58,18 +59,9 @@ def _request(job: Play, round_: Round, member: Member, splits: list[str], second
     assert round_.target is not None, f"round {round_.number} is reporting on a target"
     version = job.version(round_.target)
     delta, token = job.opening(member.child, round_, version, {*confirmation_of(member).holds, round_.base}, seconds)
-    return ReportRequest(
-        job=job.id,
-        round=round_.number,
-        child=member.child,
-        encoder=job.encoder,
-        target=job.set_ref(version),
-        transfer=job.spec.transfer,
-        tasks=job.spec.tasks,
-        splits=tuple(splits),  # type: ignore[arg-type]
-        delta=delta,
-        token=token,
-    )
+    target = job.set_ref(version)
+    asked: dict[str, Any] = {"child": member.child, "target": target, "splits": tuple(splits), "delta": delta, "token": token}
+    return ReportRequest(**job.terms(round_), **asked)
 
 
 def _record(job: Play, round_: Round, child: str, report: Report, known: Iterable[Score]) -> None:

@@ -1,8 +1,10 @@
 """Initial set and update: only members get the set, and what they answer is checked and written down as it arrives."""
 
+from typing import Any
+
 from master import checks
 from master.phases.play import GRACE, Play, confirmation_of, expect
-from master.records import Member, Round
+from master.records import Member, Round, Version
 from trunkline.clock import Deadline
 from trunkline.errors import Reason, RefusedValue
 from trunkline.messages import InitialSet, Message, Update
@@ -19,8 +21,11 @@ def train(job: Play, round_: Round) -> Round:
     enough = min(job.spec.children.close_at or len(members), len(members))
     seconds = job.spec.children.update_seconds
     deadline = Deadline(job.clock, seconds, f"the updates of round {round_.number}")
+    version, terms = job.version(round_.base), job.training_terms(round_)
     asked: dict[str, Message] = {
-        child: _initial_set(job, round_, member, seconds) for child, member in members.items() if child not in recorded
+        child: _initial_set(job, round_, member, version, terms, seconds)
+        for child, member in members.items()
+        if child not in recorded
     }
     expected = _expected(job, round_, members, recorded)
     if len(recorded) < enough:
@@ -37,24 +42,11 @@ def train(job: Play, round_: Round) -> Round:
     return job.again(round_)
 
 
-def _initial_set(job: Play, round_: Round, member: Member, seconds: float) -> InitialSet:
-    version = job.version(round_.base)
+def _initial_set(job: Play, round_: Round, member: Member, version: Version, terms: dict[str, Any], seconds: float) -> InitialSet:
     delta, token = job.opening(member.child, round_, version, set(confirmation_of(member).holds), seconds)
     limit = 2 * version.size + UPLOAD_MARGIN
-    return InitialSet(
-        job=job.id,
-        round=round_.number,
-        child=member.child,
-        encoder=job.encoder,
-        base=job.set_ref(version),
-        plan=job.spec.plan(job.fused() + 1),
-        codec=job.spec.codec,
-        transfer=job.spec.transfer,
-        tasks=job.spec.tasks,
-        delta=delta,
-        token=token,
-        upload_token=job.gate.issue(member.child, job.id, round_.number, version.digest, "up", limit, seconds + GRACE),
-    )
+    upload = job.gate.issue(member.child, job.id, round_.number, version.digest, "up", limit, seconds + GRACE)
+    return InitialSet(**terms, child=member.child, delta=delta, token=token, upload_token=upload)
 
 
 def _expected(job: Play, round_: Round, members: dict[str, Member], recorded: set[str]) -> checks.Expected:

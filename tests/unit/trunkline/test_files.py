@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trunkline.errors import AlreadyRunning, StorageFailed
-from trunkline.files import Lock, replacing, sha256_file, storage, write_all, write_atomically
+from trunkline.files import Lock, replacing, sha256_file, sha256_remembered, storage, write_all, write_atomically
 
 
 def test_the_new_bytes_take_the_place_of_the_old(tmp_path: Path) -> None:
@@ -138,3 +138,20 @@ def test_a_lock_ends_with_its_process_however_it_ends(tmp_path: Path) -> None:
         holder.kill()
         holder.wait(timeout=30)
         Lock(path, "daemon").release()
+
+
+def test_a_remembered_digest_is_that_of_the_bytes_there_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, reads = tmp_path / "file", []
+    monkeypatch.setattr("trunkline.files.sha256_file", lambda of: reads.append(of) or sha256_file(of))
+    path.write_bytes(b"first")
+    assert sha256_remembered(path) == hashlib.sha256(b"first").hexdigest()
+    path.write_bytes(b"again")  # at once, and of the same size
+    assert sha256_remembered(path) == hashlib.sha256(b"again").hexdigest()
+    monkeypatch.setattr("trunkline.files.SETTLED", -1.0)
+    reads.clear()
+    assert {sha256_remembered(path) for _ in range(3)} == {hashlib.sha256(b"again").hexdigest()} and len(reads) == 1
+    path.with_name("other").write_bytes(b"other")
+    path.with_name("other").replace(path)  # another file under the name
+    assert sha256_remembered(path) == hashlib.sha256(b"other").hexdigest() and len(reads) == 2
+    with pytest.raises(FileNotFoundError):
+        sha256_remembered(tmp_path / "none")
