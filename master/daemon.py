@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from master import nodes, pki
@@ -30,6 +29,7 @@ from master.tokens import Gate, new_secret, new_token
 from trunkline import __version__
 from trunkline.clock import Clock, SystemClock
 from trunkline.errors import TrunklineError, Unreachable
+from trunkline.logs import LogFile
 
 logger = logging.getLogger(__name__)
 
@@ -248,7 +248,7 @@ def _logging(home: MasterHome, level: str) -> Iterator[None]:
     root = logging.getLogger()
     formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handlers: Mapping[str, logging.Handler] = {
-        "file": RotatingFileHandler(Path(home.logs) / "daemon.log", maxBytes=8 << 20, backupCount=3, encoding="utf-8"),
+        "file": LogFile(Path(home.logs) / "daemon.log"),
         "stderr": logging.StreamHandler(),
     }
     before = root.level

@@ -18,7 +18,7 @@ from master.rounds import run as run_rounds
 from master.settings import load
 from master.tokens import Gate, new_secret
 from trunkline.clock import Clock, SystemClock
-from trunkline.errors import Fenced, TrunklineError
+from trunkline.errors import Fenced, StorageFailed, TrunklineError
 from trunkline.messages import EncoderRef
 from trunkline.settings import build
 
@@ -48,6 +48,7 @@ def play(ledger: Ledger, home: MasterHome, job: Job, link_factory: LinkFactory, 
     """Play a job over a link; write down how it ended.
 
     :raises Fenced: another owner took over, or the job was ended from outside.
+    :raises StorageFailed: the disk refused. The job stays open, and the master starts it again until there is room.
     """
     pen = ledger.own(job.id, f"{platform.node()}:{os.getpid()}")
     encoder = ledger.encoder(job.encoder)
@@ -65,7 +66,7 @@ def play(ledger: Ledger, home: MasterHome, job: Job, link_factory: LinkFactory, 
     with _Pulse(pen):
         try:
             reason = run_rounds(rounds)
-        except Fenced:
+        except (Fenced, StorageFailed):
             raise
         except TrunklineError as error:
             logger.error("job %s failed: %s", job.id, error)

@@ -11,13 +11,13 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
+from trunkline.logs import LogFile
+
 LOOPBACK = "localhost,127.0.0.1,::1"
-LOG_BYTES, LOG_FILES = 8 << 20, 3
 
 FLOWER_QUIET: Mapping[str, str] = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -94,7 +94,7 @@ class LogStream:
     encoding = "utf-8"
 
     def __init__(self, path: Path) -> None:
-        self._handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", errors="replace")
+        self._handler = LogFile(path)
         self._handler.setFormatter(logging.Formatter("%(message)s"))
         self._rest = ""
         self._lock = threading.Lock()
