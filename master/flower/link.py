@@ -41,6 +41,7 @@ SLOWEST_POLL = 0.25  # seconds
 REFRESH = 0.5  # seconds between two looks at who is there
 TTL_MARGIN = 5.0  # seconds a message outlives the deadline, so that asking for its answer is never an error
 BATCH = 100  # messages asked for at a time
+SEND = 8  # messages sent at a time: a child that has its message asks for the parts of it again and again until they are there
 
 Directory = Callable[[], Mapping[str, int]]
 Boots = Callable[[], Mapping[str, str]]
@@ -129,8 +130,8 @@ class FlowerLink:
 
     def _send(self, waiting: Mapping[str, _Waiting], reachable: Mapping[str, int], deadline: Deadline, now: float) -> None:
         due = [one for child, one in waiting.items() if child in reachable and now >= one.due]
-        for start in range(0, len(due), BATCH):
-            part = due[start : start + BATCH]
+        for start in range(0, len(due), SEND):
+            part = due[start : start + SEND]
             flower = [self._encode(one, deadline) for one in part]
             with _translated():
                 ids = list(self.grid.push_messages(flower))

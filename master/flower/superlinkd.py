@@ -3,8 +3,12 @@
 Flower 1.42 serves three APIs on one port, and only two of them know who calls: the Fleet API asks for a node's signature, the
 Runtime API for a task's token. The Control API takes a run, which is code, from anybody who reaches the port. So it is opened by a
 secret that only the master has, and whatever else Flower serves there is closed.
+
+It is one process, and serves who comes in the order in which they come. So that the looks of many children for messages do not keep
+the messages themselves waiting, only few looks are let in at a time.
 """
 
+import asyncio
 import hmac
 import logging
 import sys
@@ -17,6 +21,10 @@ SECRET_HEADER = "x-trunkline-secret"  # noqa: S105
 OPEN = ("/v1/fleet/", "/v1/runtime/")
 SECRET = "/v1/control/"  # noqa: S105
 
+LOOK = "/v1/fleet/pull-messages"
+LOOKS = 2  # that are answered at a time
+LOOK_BYTES = 4096  # the largest look; one holds a node's id
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -28,9 +36,14 @@ class Guard:
 
     def __init__(self, app: App, secret: bytes) -> None:
         self.app, self.secret = app, secret
+        self._looks = asyncio.Semaphore(LOOKS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and self.allows(scope)):
+        if scope["type"] == "http" and scope["path"] == LOOK:
+            whole = await _whole(receive, LOOK_BYTES)  # before its turn: who is slow to ask keeps nobody waiting
+            async with self._looks:
+                await self.app(scope, whole, send)
+        elif scope["type"] == "lifespan" or (scope["type"] == "http" and self.allows(scope)):
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
             await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
@@ -45,6 +58,20 @@ class Guard:
             return True
         shown = dict(scope["headers"]).get(SECRET_HEADER.encode(), b"")
         return path.startswith(SECRET) and hmac.compare_digest(shown, self.secret)
+
+
+async def _whole(receive: Receive, most: int) -> Receive:
+    """A request's body, read now, up to so many bytes: what gives it again, and then whatever comes after it."""
+    body, more = b"", True
+    while more and len(body) <= most:
+        event = await receive()
+        body, more = body + event.get("body", b""), event.get("more_body", False)
+    waiting = [{"type": "http.request", "body": body[:most], "more_body": False}]
+
+    async def again() -> MutableMapping[str, Any]:
+        return waiting.pop() if waiting else await receive()
+
+    return again
 
 
 class Only:

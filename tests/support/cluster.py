@@ -46,8 +46,15 @@ class Cluster:
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def start_master(self) -> None:
+        """Start the daemon and wait until it answers."""
+        self.launch_master()
+        self.wait_ready()
+
+    def launch_master(self) -> None:
         ports = ["--port", str(self.ports[0]), "--superlink-port", str(self.ports[1])]
         self.daemon = self.processes.start("master", self.processes.command(ADMIN, ["serve", *self.state, *ports]))
+
+    def wait_ready(self) -> None:
         self.wait("the master to answer", lambda: self.call("GET", "/readyz") is not None, 90.0)
 
     def start_child(self, name: str) -> None:
@@ -64,9 +71,9 @@ class Cluster:
         (self.folder / name / "child.toml").write_text("threads = 1\naway = 1.0\nidle_poll = 0.5\n", encoding="utf-8")
         self.start_child(name)
 
-    def add_encoder(self, name: str = "tiny") -> None:
-        """A tiny BERT from a seed."""
-        source = Config(options=tiny.OPTIONS, seed=1, tokenizer=str(tiny.tokenizer(self.folder / "tokenizer")))
+    def add_encoder(self, name: str = "tiny", **options: int) -> None:
+        """A tiny BERT from a seed; `options` of its config make it a larger one."""
+        source = Config(options=tiny.OPTIONS | options, seed=1, tokenizer=str(tiny.tokenizer(self.folder / "tokenizer")))
         spec = EncoderSpec.model_validate({"name": name, "type": "text", "source": source, "max_length": 32})
         place = self.folder / f"encoder-{name}"
         encoder_files.make(spec, place, (), lambda note: None)

@@ -1,5 +1,6 @@
 """How often a child looks for messages."""
 
+import heapq
 import random
 
 from child.pace import Pace
@@ -37,3 +38,26 @@ def test_two_hundred_do_not_come_back_together() -> None:
     arrivals = sorted(sum(pace.away() for _ in range(6)) for pace in paces)
     for start in arrivals:
         assert sum(start <= one < start + 0.1 for one in arrivals) < 20
+
+
+def test_looks_that_take_no_longer_than_usual_cost_nothing() -> None:
+    pace = Pace(random.Random(0))
+    pace.seen(10.0)
+    assert [pace.idle(10.0, took) for took in (0.005, 0.010, 0.006)] == [0.02, 0.02, 0.02]
+
+
+def test_a_crowd_of_children_keeps_the_queue_at_the_master_short() -> None:
+    """Given a master that answers a look in 8 ms, one after the other, When 100 children look, Then few of them wait."""
+    service, count = 0.008, 100
+    paces = [Pace(random.Random(seed), slowest=2.0) for seed in range(count)]
+    for pace in paces:
+        pace.seen(0.0)
+        pace.idle(0.0, service)  # each has been alone once
+    free, queued, looks = 0.0, list[float](), [(0.0, child) for child in range(count)]
+    while (look := heapq.heappop(looks))[0] < 10.0:
+        begun, child = look
+        free = max(free, begun) + service
+        if begun > 1.0:
+            queued.append((free - begun) / service)
+        heapq.heappush(looks, (free + paces[child].idle(free, free - begun), child))
+    assert sum(queued) / len(queued) < 25, "without regard to how long a look takes it would be 70"

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from master.flower.grid import LostMessage
-from master.flower.link import REFRESH, TTL_MARGIN, FlowerLink, read
+from master.flower.link import REFRESH, SEND, TTL_MARGIN, FlowerLink, read
 from master.link import Outgoing
 from trunkline.clock import Deadline, ManualClock
 from trunkline.errors import Fenced, Reason, Unreachable
@@ -176,6 +176,24 @@ def test_everybody_is_asked_once_and_answers_once() -> None:
     ]
     assert [one.text for one in world.grid.sent] == [INSTRUCTION.encode()] * 2
     assert world.clock.seconds < 1.0
+
+
+def test_many_are_asked_in_small_parts() -> None:
+    """A child that has its message asks for the parts of it until they are there, and each time costs the SuperLink some."""
+    names, parts = [f"c{node:03}" for node in range(100)], list[int]()
+
+    class Counting(FakeGrid):
+        def push_messages(self, messages: Iterable[Message]) -> list[str]:
+            ids = super().push_messages(messages)
+            parts.append(len(ids))
+            return ids
+
+    world = World()
+    world.nodes = {name: node for node, name in enumerate(names, start=1)}
+    world.grid = Counting(world.clock, lambda node, before: yes(names[node - 1]), set(world.nodes.values()))
+    assert sorted(child for child, _, _ in world.exchange(children=names)) == names
+    assert sum(parts) == 100
+    assert max(parts) <= SEND
 
 
 def test_attachments_go_both_ways() -> None:
