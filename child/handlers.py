@@ -17,6 +17,7 @@ from child.state import PrivateStore
 from child.train import Trained, load_heads, train
 from child.transfer import Transfer
 from tasks.encoders import Encoder
+from tasks.step import memory_ran_out
 from trunkline import codec
 from trunkline.clock import Clock, SystemClock
 from trunkline.errors import Reason, RefusedValue, SampleError, TrainingFailed, TrunklineError
@@ -99,9 +100,10 @@ class Child:
             logger.error("a %s could not be answered: %s", message.kind, error)
             away = error.code in ("unreachable", "not_authorized", "deadline")
             return self._failure(Reason.TRANSFER if away else Reason.INTERNAL, f"{error.code}: {error.public}"), None
-        except MemoryError:
-            return self._failure(Reason.MEMORY, "memory ran out."), None
         except Exception as error:
+            if memory_ran_out(error):
+                logger.error("a %s could not be answered: memory ran out", message.kind)
+                return self._failure(Reason.MEMORY, "memory ran out."), None
             # A bug of ours, or of the site's own code. Its text may quote samples, so it stays in the log here.
             logger.exception("a %s met an error that should not be", message.kind)
             return self._failure(Reason.INTERNAL, f"{type(error).__name__}; the child's own log says more."), None

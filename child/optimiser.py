@@ -37,6 +37,8 @@ class LocalStore:
     def __init__(self, plan: Plan, shared: Mapping[str, nn.Parameter], heads: Mapping[str, nn.Module]) -> None:
         self.plan, self.step = plan, 0
         self.shared = dict(shared)
+        for parameter in self.shared.values():
+            parameter.grad = None  # a step that failed half-way, for want of memory say, left what must not count in this round
         self.heads = {task: dict(head.named_parameters()) for task, head in heads.items()}
         self._shared_optimiser = _optimiser(plan, self.shared, plan.learning_rate)
         self._head_optimisers = {task: _optimiser(plan, head, plan.head_learning_rate) for task, head in self.heads.items() if head}

@@ -1,5 +1,6 @@
 """One batch to one gradient: a pure function of parameters, batch and seed, used by child and worker alike."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -125,13 +126,20 @@ def _translated(batch: Batch) -> Iterator[None]:
     """What torch says about a step, as our error."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise _out_of_memory(batch) from error
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error) or "not enough memory" in str(error):
+    except (RuntimeError, MemoryError) as error:
+        if memory_ran_out(error):
             raise _out_of_memory(batch) from error
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TrainingFailed(Reason.TRAINING, f"a step of task {batch.task!r} should finish, found: {said}") from error
+
+
+def memory_ran_out(error: Exception) -> bool:
+    """Whether an error says that memory ran out: each library has its own way, and torch on a CPU has none but its words."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "not enough memory" in str(error))
 
 
 def _out_of_memory(batch: Batch) -> TrainingFailed:

@@ -227,3 +227,16 @@ def test_a_bug_at_a_child_is_an_answer_that_tells_nothing_of_its_samples(world: 
     assert refusals["amy"].reason == "internal"
     assert "ValueError" in refusals["amy"].detail
     assert "zzcanaryzz" not in refusals["amy"].detail
+
+
+def test_memory_that_runs_out_anywhere_is_an_answer_that_says_so(world: World) -> None:
+    """T-26: also where no step is under way: while an encoder is loaded, or a report is made."""
+    child = world.children["amy"]
+
+    def full(*_: object) -> None:
+        torch.empty(1 << 60, dtype=torch.uint8)
+
+    child.site.encoder = full  # type: ignore[method-assign, assignment]
+    job = world.play(rounds=1, children={"wait_seconds": 1})
+    play(job, 1)
+    assert {refusal.child: refusal.reason for refusal in job.pen.refusals(1)} == {"amy": "memory"}

@@ -40,10 +40,10 @@ def test_two_hundred_do_not_come_back_together() -> None:
         assert sum(start <= one < start + 0.1 for one in arrivals) < 20
 
 
-def test_looks_that_take_no_longer_than_usual_cost_nothing() -> None:
+def test_a_child_looks_for_a_quarter_of_its_time_at_most() -> None:
     pace = Pace(random.Random(0))
     pace.seen(10.0)
-    assert [pace.idle(10.0, took) for took in (0.005, 0.010, 0.006)] == [0.02, 0.02, 0.02]
+    assert [pace.idle(10.0, took) for took in (0.005, 0.05, 0.5, 50.0)] == [0.02, 3 * 0.05, 3 * 0.5, 3.0]
 
 
 def test_a_crowd_of_children_keeps_the_queue_at_the_master_short() -> None:
@@ -52,7 +52,6 @@ def test_a_crowd_of_children_keeps_the_queue_at_the_master_short() -> None:
     paces = [Pace(random.Random(seed), slowest=2.0) for seed in range(count)]
     for pace in paces:
         pace.seen(0.0)
-        pace.idle(0.0, service)  # each has been alone once
     free, queued, looks = 0.0, list[float](), [(0.0, child) for child in range(count)]
     while (look := heapq.heappop(looks))[0] < 10.0:
         begun, child = look
@@ -60,4 +59,4 @@ def test_a_crowd_of_children_keeps_the_queue_at_the_master_short() -> None:
         if begun > 1.0:
             queued.append((free - begun) / service)
         heapq.heappush(looks, (free + paces[child].idle(free, free - begun), child))
-    assert sum(queued) / len(queued) < 25, "without regard to how long a look takes it would be 70"
+    assert sum(queued) / len(queued) < 35, "without regard to how long a look takes it would be 70"

@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from tasks.batches import IGNORED, Batch
 from tasks.encoders import Encoder
 from tasks.heads import Head, make_head
 from tasks.specs import EncoderSpec, TaskSpec
-from tasks.step import choose_precision, gradient
+from tasks.step import choose_precision, gradient, memory_ran_out
 from trunkline.errors import Reason, SpecError, TrainingFailed
 
 B, T = 7, 9
@@ -155,6 +156,26 @@ def test_what_torch_says_becomes_our_error(
     with pytest.raises(TrainingFailed) as caught:
         gradient(encoder, head, batch)
     assert caught.value.reason is reason and caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    ("error", "ran_out"),
+    [
+        (MemoryError(), True),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (RuntimeError("a bug"), False),
+        (ValueError("can't allocate memory"), False),
+    ],
+)
+def test_memory_that_ran_out_is_told_from_other_errors(error: Exception, ran_out: bool) -> None:
+    assert memory_ran_out(error) is ran_out
+
+
+def test_what_torch_says_here_and_now_of_an_allocation_is_known() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert memory_ran_out(caught.value), str(caught.value)
 
 
 def test_one_step_on_the_union_is_the_mean_of_steps_on_its_parts_by_samples(encoder: Encoder) -> None:
