@@ -9,7 +9,7 @@ import random
 import secrets
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +34,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Agent:
-    """The daemon's loop, apart from what it answers."""
+    """The daemon's loop, apart from what it answers.
+
+    :param reread: settings as they are said now, for `reload`; None: `child.toml` and the environment.
+    :param linger: seconds between the last answer and leaving, so that the master has taken it: Flower hands out no answer of a
+        node that is offline, and the master looks for answers four times a second in a long round.
+    """
 
     home: ChildHome
     settings: ChildSettings
@@ -45,20 +50,27 @@ class Agent:
     stop: threading.Event = field(default_factory=threading.Event)
     reload: threading.Event = field(default_factory=threading.Event)
     boot: str = field(default_factory=lambda: secrets.token_hex(8))
+    reread: Callable[[], ChildSettings] | None = None
+    linger: float = 1.5
+
+    def __post_init__(self) -> None:
+        self._pace, self._answered = self._new_pace(), float("-inf")
 
     def run(self) -> None:
         """Serve until `stop`.
 
         :raises NotAuthorized: the master knows this child no longer.
         """
-        pace = Pace(self.rng, fastest=self.settings.poll, slowest=self.settings.idle_poll, longest_away=self.settings.away)
         while not self.stop.is_set():
             try:
-                self._stay(self._greet(), pace)
+                self._stay(self._greet())
             except (NotKnown, LinkLost, Unreachable) as error:
-                pause = pace.away()
+                pause = self._pace.away()
                 logger.warning("%s Trying again in %.1f s.", error, pause)
                 self.stop.wait(pause)
+
+    def _new_pace(self) -> Pace:
+        return Pace(self.rng, fastest=self.settings.poll, slowest=self.settings.idle_poll, longest_away=self.settings.away)
 
     def _greet(self) -> Welcome:
         """Tell the master that this process is there now, so that what was on its way to an earlier one is sent again."""
@@ -68,7 +80,7 @@ class Agent:
         logger.info("%s is known as node %s at %s", welcome.name, welcome.node_id, welcome.flower)
         return welcome
 
-    def _stay(self, welcome: Welcome, pace: Pace) -> None:
+    def _stay(self, welcome: Welcome) -> None:
         """One stay at the SuperLink; ends when told to stop, or when the session is lost."""
         previous = _node_of_last_stay(self.home) or welcome.node_id
         session = FleetSession(
@@ -83,16 +95,19 @@ class Agent:
         )
         with session:
             write_atomically(self.home.node, json.dumps({"node_id": session.node_id, "boot": self.boot}).encode())
-            pace.seen(self.clock.monotonic())
+            self._pace.seen(self.clock.monotonic())
             while not self.stop.is_set():
                 if self.reload.is_set():
                     self._reload()
+                asked = self.clock.monotonic()
                 incoming = session.receive()
                 if incoming is None:
-                    self.stop.wait(pace.idle(self.clock.monotonic()))
+                    now = self.clock.monotonic()
+                    self.stop.wait(self._pace.idle(now, now - asked))
                     continue
                 self._answer(session, incoming)
-                pace.seen(self.clock.monotonic())
+                self._pace.seen(self.clock.monotonic())
+            self.clock.sleep(max(0.0, self._answered + self.linger - self.clock.monotonic()))
 
     def _answer(self, session: FleetSession, incoming: Incoming) -> None:
         started = self.clock.monotonic()
@@ -100,6 +115,7 @@ class Agent:
         seconds = self.clock.monotonic() - started
         try:
             session.reply(incoming, text, attachment, seconds)
+            self._answered = self.clock.monotonic()
         except RunGone as error:
             logger.info("nobody waits for this answer any more: %s", error)
         logger.info("answered a %s message in %.2f s", incoming.kind, seconds)
@@ -107,18 +123,22 @@ class Agent:
     def _reload(self) -> None:
         self.reload.clear()
         try:
-            settings = load(ChildSettings, self.home.settings, "TRUNKLINE_CHILD")
+            settings = self.reread() if self.reread else load(ChildSettings, self.home.settings, "TRUNKLINE_CHILD")
         except SettingsError as error:
             logger.error("settings stay as they were: %s", error)
             return
         self.settings = settings
         self.child.configure(settings)
+        self._pace = self._new_pace()
         logger.info("settings were read again")
 
 
-def run(home: ChildHome, settings: ChildSettings, *, clock: Clock | None = None) -> None:
+def run(
+    home: ChildHome, settings: ChildSettings, reread: Callable[[], ChildSettings] | None = None, *, clock: Clock | None = None
+) -> None:
     """Serve until SIGTERM or SIGINT.
 
+    :param reread: what SIGHUP asks for settings.
     :raises AlreadyRunning: another process uses this folder.
     :raises NotFound: nobody enrolled here.
     :raises NotAuthorized: the master knows this child no longer.
@@ -130,7 +150,7 @@ def run(home: ChildHome, settings: ChildSettings, *, clock: Clock | None = None)
     try:
         with identity.api(clock) as api:
             child = Child(identity.name, home, settings, api, clock=clock, stopping=stop.is_set)
-            agent = Agent(home, settings, api, child, clock, stop=stop)
+            agent = Agent(home, settings, api, child, clock, stop=stop, reread=reread)
             with _signals(agent):
                 agent.run()
     finally:
@@ -148,10 +168,10 @@ def _node_of_last_stay(home: ChildHome) -> int | None:
 @contextmanager
 def _signals(agent: Agent) -> Iterator[None]:
     """SIGTERM and SIGINT stop after the step under way, SIGHUP reads settings again."""
-    handlers = {signal.SIGTERM: agent.stop, signal.SIGINT: agent.stop}
+    events: dict[int, threading.Event] = {signal.SIGTERM: agent.stop, signal.SIGINT: agent.stop}
     if hasattr(signal, "SIGHUP"):
-        handlers[signal.SIGHUP] = agent.reload
-    before = {number: signal.signal(number, lambda *_, event=event: event.set()) for number, event in handlers.items()}
+        events[signal.SIGHUP] = agent.reload
+    before = {number: signal.signal(number, lambda number, _: events[number].set()) for number in events}
     try:
         yield
     finally:

@@ -27,7 +27,7 @@ def check(policy: Policy, instruction: Instruction, now: datetime) -> None:
 
 
 def within(hours: tuple[str, str], time: str) -> bool:
-    """Whether a time of day lies in a span that may cross midnight.
+    """Whether a time of day lies in a span, its first minute in and its last out. The span may cross midnight.
 
     >>> within(("22:00", "06:00"), "23:30"), within(("22:00", "06:00"), "12:00")
     (True, False)

@@ -25,9 +25,15 @@ class Policy(_Part):
     tasks: tuple[Name, ...] = ()  # tasks that may be trained
     codecs: tuple[Literal["float32", "bf16"], ...] = ()
     transfers: tuple[Literal["blob", "inline"], ...] = ()
-    hours: tuple[Clock, Clock] | None = None  # local time, from and to; may cross midnight
+    hours: tuple[Clock, Clock] | None = None  # local time, from and up to; may cross midnight
     most_steps: Annotated[int, Field(ge=1)] | None = None
     report: bool = True  # whether scores are told to the master
+
+    @model_validator(mode="after")
+    def _check(self) -> "Policy":
+        if self.hours is not None and self.hours[0] == self.hours[1]:
+            raise ValueError(f"`hours` should be two different times, found {self.hours[0]} twice; leave it out for the whole day")
+        return self
 
 
 class ChildSettings(_Part):

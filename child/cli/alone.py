@@ -7,7 +7,7 @@ from typer import Option
 
 from child.cli.base import open_home, settings, single, verb
 from trunkline.console import here
-from trunkline.errors import NotFound, SampleError
+from trunkline.errors import NotFound, SampleError, UsageError
 from trunkline.terminal import Result, table
 
 app = single()
@@ -27,6 +27,10 @@ def alone(
     every: Annotated[int | None, Option(metavar="N", help="Steps between two looks at the validation scores.")] = None,
 ) -> Result:
     """Train a copy of an encoder on this site's own samples only, and score it: what there would be without the others."""
+    if not 0 <= warmup <= 1:
+        raise UsageError(f"`--warmup` should be a share from 0 to 1, found {warmup:g}.")
+    if every is not None and every < 1:
+        raise UsageError(f"`--every` should be at least 1, found {every}.")
     home = open_home()
     if not (encoder / "encoder.json").is_file():
         hint = "Make one: trunkline encoder create NAME --from MODEL --keep FOLDER --no-send."

@@ -3,21 +3,20 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 from child.cli.base import open_home, settings, single, verb
 from trunkline.files import storage
+from trunkline.logs import LogFile
 from trunkline.terminal import Result
 
 if TYPE_CHECKING:
     from child.home import ChildHome
+    from child.settings import ChildSettings
 
 app = single()
-
-LOG_BYTES, LOG_FILES = 8 << 20, 3
 
 
 @verb(app)
@@ -28,11 +27,18 @@ def run(
 ) -> Result:
     """Serve the master. SIGTERM and SIGINT: the step under way is finished and its update sent. SIGHUP: settings are read again."""
     home = open_home().existing()
-    chosen = settings(home, {"threads": threads, "device": device, "log_level": log_level})
+    flags = {"threads": threads, "device": device, "log_level": log_level}
+
+    def again() -> "ChildSettings":
+        found = settings(home, flags)
+        logging.getLogger().setLevel(found.log_level.upper())
+        return found
+
+    chosen = settings(home, flags)
     with _logging(home, chosen.log_level):
         from child import agent
 
-        agent.run(home, chosen)
+        agent.run(home, chosen, again)
     return Result({"stopped": True})
 
 
@@ -41,7 +47,7 @@ def _logging(home: "ChildHome", level: str) -> Iterator[None]:
     """The log goes to a rotated file and to standard error."""
     with storage(home.logs):
         home.logs.mkdir(exist_ok=True)
-        file = RotatingFileHandler(home.logs / "agent.log", maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8")
+        file = LogFile(home.logs / "agent.log")
     root = logging.getLogger()
     before, handlers = root.level, (file, logging.StreamHandler())
     formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -364,7 +364,7 @@ def ran(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[ChildSettings]:
     """The settings that an agent would run with, in a folder that somebody enrolled."""
     seen: list[ChildSettings] = []
     agent = ModuleType("child.agent")
-    agent.run = lambda home, settings: seen.append(settings)  # type: ignore[attr-defined]
+    agent.run = lambda home, settings, again: seen.extend([settings, again()])  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "child.agent", agent)
     import child
 
@@ -379,7 +379,8 @@ def test_run_by_flag_environment_file_and_default(
     (home / "child.toml").write_text('threads = 1\ndevice = "cuda"\nkeep_sets = 5\n')
     monkeypatch.setenv("TRUNKLINE_CHILD_DEVICE", "cpu")
     done(capsys, "run", "--threads", "2")
-    (found,) = ran
+    found, again = ran
+    assert again == found, "what SIGHUP reads counts the flags too"
     assert (found.threads, found.device, found.keep_sets, found.log_level) == (2, "cpu", 5, "info")
     assert (home / "logs" / "agent.log").exists()
 
