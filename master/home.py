@@ -14,29 +14,38 @@ Folders are made with mode 0700 and secrets with 0600. Nothing here is ever made
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any, Self
 
 from trunkline.errors import DamagedFile, NotFound
 from trunkline.files import Lock, storage, write_atomically
 
-Port = Annotated[int, Field(ge=1, le=65_535)]
 
-
-class DaemonInfo(BaseModel):
-    """How to reach the daemon that runs on a state folder."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
+@dataclass(frozen=True, slots=True)
+class DaemonInfo:
+    """How to reach the daemon that runs on a state folder. No pydantic: every command of the admin reads it."""
 
     pid: int
     url: str  # of the HTTPS API, e.g. https://127.0.0.1:8440
-    port: Port
-    superlink_port: Port
+    port: int
+    superlink_port: int
     started: float  # seconds since the epoch
     version: str  # of Trunkline
+
+    @classmethod
+    def of_table(cls, table: Mapping[str, Any]) -> Self:
+        """What a daemon wrote; keys of a newer one are left out.
+
+        :raises ValueError: it is something else.
+        """
+        if not isinstance(table, Mapping) or any(type(table.get(key)) not in kinds for key, kinds in _KINDS.items()):
+            raise ValueError("not what a daemon writes")
+        return cls(**{key: table[key] for key in _KINDS})
+
+
+_KINDS = {"pid": (int,), "url": (str,), "port": (int,), "superlink_port": (int,), "started": (int, float), "version": (str,)}
 
 
 class MasterHome:
@@ -94,7 +103,7 @@ class MasterHome:
 
     def write_daemon(self, info: DaemonInfo) -> None:
         """Tell the CLI where the daemon listens."""
-        write_atomically(self._daemon, info.model_dump_json(indent=2).encode(), mode=0o600)
+        write_atomically(self._daemon, json.dumps(asdict(info), indent=2).encode(), mode=0o600)
 
     def forget_daemon(self) -> None:
         """The daemon stopped."""
@@ -110,7 +119,7 @@ class MasterHome:
         except FileNotFoundError:
             return None
         try:
-            info = DaemonInfo.model_validate(json.loads(text))
+            info = DaemonInfo.of_table(json.loads(text))
         except ValueError:
             raise DamagedFile(f"`{self._daemon}` should say where the daemon listens, found something else.") from None
         return info if _alive(info.pid) else None

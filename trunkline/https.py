@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlencode
 
-from trunkline.api import ERROR_HEADER, error_from
+from trunkline.api_errors import ERROR_HEADER, error_from
 from trunkline.clock import Clock, Deadline
 from trunkline.connections import Connections, ask
 from trunkline.errors import FailedError, NotAuthorized, Reason, RefusedValue, TrunklineError

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trunkline.api import GRANT_HEADER, HAVE_HEADER, OFFSET_HEADER
+from trunkline.api_errors import GRANT_HEADER, HAVE_HEADER, OFFSET_HEADER
 from trunkline.errors import Conflict, DamagedFile, Unreachable
 from trunkline.files import sha256_file, storage, sync_folder
 from trunkline.https import Https

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from trunkline.api import ERROR_HEADER, STATUS, error_body
+from trunkline.api_errors import ERROR_HEADER, STATUS, error_body
 from trunkline.errors import (
     Conflict,
     DeadlineExceeded,

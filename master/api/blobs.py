@@ -20,7 +20,7 @@ from master.api.files import Files
 from master.api.parts import Parts
 from master.api.turnstile import Ticket, Turnstile
 from master.blobs import BlobStore
-from trunkline.api import HAVE_HEADER, OFFSET_HEADER
+from trunkline.api_errors import HAVE_HEADER, OFFSET_HEADER
 from trunkline.clock import Deadline
 from trunkline.errors import DeadlineExceeded, NotFound, RefusedValue, Unreachable, UsageError
 

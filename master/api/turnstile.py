@@ -20,7 +20,7 @@ from master.api.access import bearer, find_child, is_admin
 from master.api.files import Files
 from master.api.parts import Parts
 from master.tokens import Direction, Grant
-from trunkline.api import GRANT_HEADER
+from trunkline.api_errors import GRANT_HEADER
 from trunkline.errors import NotAuthorized, RefusedValue
 
 BLOBS_A_GRANT = 4

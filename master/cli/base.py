@@ -1,5 +1,6 @@
 """What the nouns of `trunkline` share: where the master is, and how it is asked."""
 
+import os
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -97,6 +98,21 @@ def settings(flags: Mapping[str, Any] | None = None) -> "MasterSettings":
     return found.model_copy(update={"state": found.state.expanduser().absolute()})  # other processes work in other folders
 
 
+def state_folder() -> Path:
+    """The master's folder, as `settings` has it. Where nothing else is set, without loading what checks settings.
+
+    :raises SettingsError: something is wrong, named with its source.
+    """
+    console = here()
+    others = any(name.startswith("TRUNKLINE_") and name not in _OF_THE_CLI for name in os.environ)
+    if others or config_file(console) is not None:
+        return settings().state
+    return Path(console.option("state", "TRUNKLINE_STATE") or DEFAULT_STATE).expanduser().absolute()
+
+
+_OF_THE_CLI = frozenset(f"TRUNKLINE_{word}" for word in ("STATE", "SETTINGS", "URL", "TOKEN_FILE", "CA", "OUTPUT"))
+
+
 def crash_folder(console: Console) -> Path:
     """Where the traceback of an internal error goes; must not fail for a settings file that is wrong."""
     return Path(console.option("state", "TRUNKLINE_STATE") or DEFAULT_STATE).expanduser() / "logs"
@@ -122,7 +138,7 @@ def open_master(progress: float = 3.0) -> "Https":
         from master.api.client import open_admin
         from master.home import MasterHome
 
-        return open_admin(MasterHome(settings().state), SystemClock(), rng, patience)
+        return open_admin(MasterHome(state_folder()), SystemClock(), rng, patience)
     token, authority = (_named(console, name) for name in ("token_file", "ca"))
     return Https(url, authority, token.strip(), SystemClock(), rng, patience)
 

@@ -38,7 +38,7 @@ def _head(encoder: Table, format: str) -> str:
 def _about(encoder: Table, version: Table, rounds: Sequence[Table]) -> str:
     spec = encoder["spec"]
     source = spec["source"]
-    children = sorted({member["child"] for one in rounds for member in one["members"] if member["state"] == "member"})
+    children = {child for one in rounds for child in one["weights"]}
     start = {
         "pretrained": f"the weights of `{_short(source.get('path'))}`",
         "config": f"a config and the seed {source.get('seed')}",
@@ -85,11 +85,11 @@ def _use(encoder: Table, format: str) -> str:
 
 
 def _tasks(rounds: Sequence[Table]) -> str:
-    """Tasks of the members of all rounds; the newest word of each child counts."""
+    """Tasks of the children whose updates went into a version; the newest word of each counts."""
     told: dict[tuple[str, str], Table] = {}
     for one in rounds:
         for member in one["members"]:
-            if member["state"] == "member":
+            if member["child"] in one["weights"]:
                 for task in member["confirmation"].get("tasks", ()):
                     told.setdefault((task["task"], member["child"]), task)
     if not told:

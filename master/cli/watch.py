@@ -129,22 +129,25 @@ def _short(key: str, value: Any) -> str:
 
 
 def panel(job: Mapping[str, Any], progress: Progress) -> list[str]:
-    """How a job stands, in a few lines."""
+    """How a job stands, in a few lines; what matters fits 40 columns."""
     done = progress.fused / progress.rounds if progress.rounds else 0.0
     bar = "█" * round(30 * done) + "░" * (30 - round(30 * done))
     left = progress.left()
     lines = [
-        f"job {job['id']}  encoder {job['encoder']}  {progress.state}{': ' + progress.reason if progress.reason else ''}",
-        f"{bar}  round {progress.number} of {progress.rounds}, {progress.phase}",
-        f"children  {_children(progress)}",
-        f"bytes     {amount(progress.down)} down, {amount(progress.up)} up",
-        f"time left {'-' if left is None else span(left)}",
+        f"job {job['id']}  encoder {job['encoder']}",
+        bar,
+        f"state      {progress.state}{': ' + progress.reason if progress.reason else ''}",
+        f"round      {progress.number} of {progress.rounds}, {progress.phase}",
+        f"children   {_children(progress)}",
+        f"bytes      {amount(progress.down)} down, {amount(progress.up)} up",
     ]
+    if not progress.ended:
+        lines.append(f"time left  {'-' if left is None else span(left)}")
     for split in ("validation", "test"):
         scores = progress.scores(split)
         if scores:
             lines.append(
-                f"{split:9} {', '.join(f'{task} {value:.3f}' for task, value in scores.items())} (round {progress.scored})"
+                f"{split:10} {', '.join(f'{task} {value:.3f}' for task, value in scores.items())} (round {progress.scored})"
             )
     return lines
 

@@ -117,8 +117,9 @@ def test_every_event_has_a_line_and_a_picture() -> None:
             event["kind"].split(".")[0] in ("job", "round", "update") and event["kind"] != "round.fusing"
         )
     shown = "\n".join(panel(JOB, tell.progress))
-    for part in ("a-1", "round 1 of 4", "2 of 2 updates", "200 B down, 140 B up", "15 s", "x 0.575, y 0.250", "test      x 0.900"):
+    for part in ("a-1", "1 of 4", "2 of 2 updates", "200 B down, 140 B up", "15 s", "x 0.575, y 0.250", "test       x 0.900"):
         assert part in shown
+    assert all(line[10] == " " != line[11] for line in shown.splitlines()[2:]), "the words line up"
 
 
 # -- the card ----------------------------------------------------------------------------------------------------------
@@ -140,9 +141,10 @@ def played(number: int, samples: int, scores: list[dict[str, Any]]) -> dict[str,
         {"child": "ada", "state": "member", "confirmation": {"tasks": [task]}},
         {"child": "eve", "state": "refused", "confirmation": {}},
         {"child": "ida", "state": "left_out", "confirmation": {"tasks": [task]}},
+        {"child": "zoe", "state": "member", "confirmation": {"tasks": [task]}},  # whose update was refused
     ]
     reports = [{"child": "ada", "report": {"scores": scores}}]
-    return {"number": number, "version": number + 1, "members": members, "reports": reports}
+    return {"number": number, "version": number + 1, "members": members, "weights": {"ada": 1.0}, "reports": reports}
 
 
 def test_the_card_states_tasks_rounds_metrics_and_lineage() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline import errors
-from trunkline.api import STATUS, BlobFile, Enrol, Invitation, Manifest, error_body, error_classes, error_from
+from trunkline.api import BlobFile, Enrol, Invitation, Manifest
+from trunkline.api_errors import STATUS, error_body, error_classes, error_from
 from trunkline.errors import Reason, RefusedValue, TrainingFailed, TrunklineError, UsageError
 
 DIGEST = "ab" * 32

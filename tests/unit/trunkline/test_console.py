@@ -14,7 +14,7 @@ import click
 import pytest
 import typer
 
-from trunkline.api import error_classes
+from trunkline.api_errors import error_classes
 from trunkline.console import CRASH_LOG, Command, Console, Group, Lazy, Root, common, here, run
 from trunkline.errors import Reason, RefusedValue, TrainingFailed, TrunklineError
 from trunkline.terminal import FORMS, Result

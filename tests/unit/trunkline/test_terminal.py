@@ -9,7 +9,7 @@ import yaml as reference
 from hypothesis import given
 from hypothesis import strategies as some
 
-from trunkline.api import error_classes
+from trunkline.api_errors import error_classes
 from trunkline.errors import NotFound, Reason, RefusedValue, TrunklineError
 from trunkline.terminal import FORMS, Form, Result, Terminal, cell, table, yaml
 
