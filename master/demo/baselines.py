@@ -1,6 +1,7 @@
 """What the shared encoder is compared with: each child alone on its own rows, and everything pooled in one place.
 
-Both train in processes of their own through `python -m child.alone`, with the same plan as a round's children.
+Both train in processes of their own through `python -m child.alone`, with the plan of a round's children, but a learning
+rate of their own: what is best for ten steps between two fusions is not for a hundred and fifty in one place.
 """
 
 import json
@@ -42,6 +43,7 @@ def alone_orders(plan: DemoPlan, job: JobSpec, data: Mapping[str, Path], encoder
             job,
             plan,
             1,
+            plan.alone_learning_rate,
         )
         for site in SITES
     ]
@@ -55,7 +57,7 @@ def pooled_order(plan: DemoPlan, job: JobSpec, data: Mapping[str, Path], encoder
         merged = pool([data[site.child] for site in sites], folder / f"pooled-{name}.csv")
         tasks.append(sites[0].spec(merged, plan.batch_size, plan.max_length))
         scored[name] = [site.spec(data[site.child], plan.batch_size, plan.max_length) for site in sites]
-    return _order("pooled", encoder, folder / "pooled", tasks, scored, job, plan, len(SITES))
+    return _order("pooled", encoder, folder / "pooled", tasks, scored, job, plan, len(SITES), plan.pooled_learning_rate)
 
 
 def _order(
@@ -67,10 +69,12 @@ def _order(
     job: JobSpec,
     plan: DemoPlan,
     children: int,
+    learning_rate: float,
 ) -> dict[str, Any]:
     steps = plan.total_steps * children
     warmup = int(job.training.warmup * steps)
-    whole = job.plan(1).model_copy(update={"steps": steps, "total_steps": steps, "done_steps": 0, "warmup_steps": warmup})
+    schedule = {"steps": steps, "total_steps": steps, "done_steps": 0, "warmup_steps": warmup, "learning_rate": learning_rate}
+    whole = job.plan(1).model_copy(update=schedule)
     return {
         "name": name,
         "home": str(home),

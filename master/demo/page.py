@@ -51,7 +51,9 @@ def _settings(figures: Figures) -> str:
     return (
         f"MiniLM, {settings['layers']} layers, embeddings frozen, {settings['max_length']} tokens; {settings['rounds']} rounds of "
         f"{settings['steps']} steps with batches of {settings['batch_size']}; each child holds {settings['rows']:.0%} of its "
-        f"training rows; seed {settings['seed']}. Every figure is from this run."
+        f"training rows; seed {settings['seed']}. Learning rates, each the best of a few on the validation rows: alone "
+        f"{settings['alone_learning_rate']:g}, rounds {settings['learning_rate']:g}, pooled {settings['pooled_learning_rate']:g}. "
+        "Every figure is from this run."
     )
 
 

@@ -14,7 +14,9 @@ class DemoPlan:
     max_length: int = 24  # tokens
     rows: float = 0.1  # share of its training rows that each child holds
     held_out: float = 1.0  # share of the validation and test rows that are scored
-    learning_rate: float = 1e-3  # chosen on the validation rows, see docs/log.md
+    learning_rate: float = 1e-3  # of the rounds; each variant has the rate that did best on the validation rows, see docs/log.md
+    alone_learning_rate: float = 5e-4
+    pooled_learning_rate: float = 1e-4
     head_learning_rate: float = 3e-3
     seed: int = 0
     quick: bool = False

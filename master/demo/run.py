@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def run(plan: DemoPlan, folder: Path | None, clock: Clock, say: Say) -> Figures:
     ]  # fmt: skip
     shared = {site.child: [_score(reports_, site.child, "validation") for reports_ in reports] for site in SITES}
     curves = {"alone": alone.curve, "shared": shared, "pooled": pooled.curve}
-    return Figures(_settings(plan), rows, curves, seconds, bytes_down=moved[0], bytes_up=moved[1])
+    return Figures(asdict(plan), rows, curves, seconds, bytes_down=moved[0], bytes_up=moved[1])
 
 
 def model_folder() -> Path:
@@ -223,19 +224,3 @@ def _baselines(
     with ThreadPoolExecutor() as pool:
         ours, theirs = pool.submit(alone.answers), pool.submit(pooled.answers)
         return baselines.alone_outcome(ours.result()), baselines.pooled_outcome(theirs.result()["pooled"])
-
-
-def _settings(plan: DemoPlan) -> dict[str, Any]:
-    return {
-        "quick": plan.quick,
-        "rounds": plan.rounds,
-        "steps": plan.steps,
-        "batch_size": plan.batch_size,
-        "layers": plan.layers,
-        "max_length": plan.max_length,
-        "rows": plan.rows,
-        "held_out": plan.held_out,
-        "learning_rate": plan.learning_rate,
-        "head_learning_rate": plan.head_learning_rate,
-        "seed": plan.seed,
-    }
