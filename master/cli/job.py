@@ -31,12 +31,17 @@ def start(
     name: Annotated[str | None, Option(help="What people call it; its id begins with it.")] = None,
     key: Annotated[str | None, Option("--idempotency-key", metavar="TEXT", help="The same key again gives the same job.")] = None,
     wait: Annotated[bool, Option("--wait/--no-wait", show_default=False, help="Stay until the job ends.")] = False,
+    dry: Annotated[bool, Option("--dry-run", help="Start nothing; show the whole job, defaults too.")] = False,
 ) -> Result:
     """Start a job from a file, from flags, or from both."""
     import uuid
 
     spec = asked(file, more or [])
-    _check(spec, file)
+    whole = _checked(spec, file)
+    if dry:
+        with open_master() as https:
+            https.call("GET", where("encoders", whole["encoder"]))  # whether it is there
+        return Result({"dry_run": True, "spec": whole}, [*pairs(_flat(whole)), "", "nothing was started"])
     body = json.dumps({"spec": spec, "name": name, "key": key or uuid.uuid4().hex})  # a try that is repeated starts no second job
     with open_master(FOLLOW if wait else 3.0) as https:
         made: dict[str, Any] = https.call("POST", where("jobs"), body)
@@ -47,12 +52,21 @@ def start(
     return Result(made, [job["id"]])
 
 
-def _check(spec: dict[str, Any], file: Path | None) -> None:
-    """Here, where the file's name is known, and before anybody is called."""
+def _checked(spec: dict[str, Any], file: Path | None) -> dict[str, Any]:
+    """The whole job, defaults too. Here, where the file's name is known, and before anybody is called."""
     from master.jobs import JobSpec
     from trunkline.settings import build
 
-    build(JobSpec, spec, f"`{file}`" if file is not None else "the job")
+    return build(JobSpec, spec, f"`{file}`" if file is not None else "the job").model_dump(mode="json")
+
+
+def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Every key by its path, as `--set` takes it."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        inner = isinstance(value, dict) and value
+        flat |= _flat(value, f"{above}{key}.") if inner else {f"{above}{key}": value}
+    return flat
 
 
 @verb(app, "list")

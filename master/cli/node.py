@@ -6,6 +6,7 @@ from typer import Argument, Option
 
 from master.cli.base import noun, open_master, verb, where
 from trunkline.console import here
+from trunkline.errors import UsageError
 from trunkline.terminal import Result, amount, moment, pairs, table
 
 app = noun("Children: invite, list, disable, revoke.")
@@ -36,9 +37,11 @@ def invite(
     name: Annotated[str | None, Argument(metavar="[NAME]", help="The child's name; without it the child may choose.")] = None,
     days: Annotated[float | None, Option(help="How long it is good for.  [default: as set, a week]")] = None,
 ) -> Result:
-    """Print an invitation: one line, good for one `trunkline-child enrol`."""
+    """Print an invitation: one line, good for one `trunkline-child enrol`. It is the approval: who enrols with it is in at once."""
     import json
 
+    if days is not None and not 0 < days <= 3_660:
+        raise UsageError(f"`--days` should be more than 0 and at most 3660, found {days:g}.")
     body = json.dumps({"name": name, "seconds": None if days is None else days * 86_400})
     with open_master() as https:
         made: dict[str, Any] = https.call("POST", where("nodes", "invite"), body, retry=False)

@@ -112,6 +112,30 @@ def test_a_round_shows_members_weights_updates_refusals_and_reports(capsys: Capt
         assert part in people
 
 
+def test_every_figure_of_a_card_is_what_the_rounds_say(capsys: Capture, tmp_path: Path) -> None:
+    """Given an encoder that three children trained, When it is exported, Then its card says of it what `round show` does."""
+    data(capsys, "encoder", "export", "tiny", "--version", "3", "--format", "safetensors", "--out", str(tmp_path / "out"))
+    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    versions = {one["number"]: one for one in data(capsys, "encoder", "versions", "tiny")}
+    last, rounds = data(capsys, "round", "show", "2"), data(capsys, "round", "list")
+    assert f"- version 3, sha256 `{versions[3]['digest']}`" in text and last["target"] == versions[3]["digest"]
+    assert f"- rounds: {len(rounds)}; children that took part: {len(last['weights'])}" in text
+    told = {
+        (member["child"], task["task"]): task["samples"] for member in last["members"] for task in member["confirmation"]["tasks"]
+    }
+    assert f"| sentiment | single | accuracy | {len(told)} | {sum(told.values())} |" in text
+    means = []
+    for split in ("validation", "test"):
+        scores = [score for one in last["reports"] for score in one["report"]["scores"] if score["split"] == split]
+        right = sum(round(score["value"] * score["samples"]) for score in scores)  # an accuracy is a share of whole samples
+        means.append(f"{right / sum(score['samples'] for score in scores):.4f}")
+    assert "## Scores of version 3" in text and f"| sentiment | accuracy | {' | '.join(means)} |" in text
+    for one in versions.values():
+        if one["number"] <= 3:
+            parent = one["parent_number"] or "-"
+            assert f"| {one['number']} | `{one['digest'][:16]}` | {parent} | {one['job'] or '-'} | {one['round'] or '-'} |" in text
+
+
 def test_watching_a_job_that_has_ended_shows_how_it_went(capsys: Capture) -> None:
     found = data(capsys, "job", "watch")
     assert (found["state"], found["progress"]["round"], found["progress"]["rounds"]) == ("finished", 2, 2)
@@ -324,6 +348,15 @@ def job(capsys: Capture) -> Iterator[str]:
     name = data(capsys, "job", "start", "--encoder", "tiny", "--rounds", "3", "--steps", "2")["job"]["id"]
     yield name
     admin_main(["job", "abort", name, "--yes"])
+
+
+def test_a_dry_run_shows_the_whole_job_and_starts_none(capsys: Capture) -> None:
+    before = data(capsys, "job", "list")
+    found = data(capsys, "job", "start", "--encoder", "tiny", "--steps", "7", "--dry-run")
+    assert found["dry_run"] and found["spec"]["training"]["steps"] == 7 and found["spec"]["rule"] == "mean"
+    assert "training.steps" in shown(capsys, "job", "start", "--encoder", "tiny", "--dry-run")
+    assert told(capsys, admin_main, "job", "start", "--encoder", "nobody", "--dry-run")["exit_code"] == 5
+    assert data(capsys, "job", "list") == before
 
 
 def test_a_job_rests_goes_on_and_ends(capsys: Capture, master: Running, job: str) -> None:
