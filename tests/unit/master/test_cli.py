@@ -57,8 +57,26 @@ def test_a_light_command_loads_nothing_that_takes_long(tmp_path: Path) -> None:
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=environment)
     loaded = [set(line.split()) for line in done.stderr.splitlines() if line.startswith("loaded ")]
     assert len(loaded) == len(LIGHT) + len(CALLS) and "master.cli" in loaded[0], done.stderr
+    asking = SLOW | {"pydantic", "rich", "httpx", "cryptography"}
     for words, modules in zip([*LIGHT, *CALLS], loaded, strict=True):
-        assert modules & (SLOWISH if words in LIGHT else SLOW - {"numpy"}) == set(), words
+        assert modules & (SLOWISH if words in LIGHT else asking if words[0] == "node" else SLOW - {"numpy"}) == set(), words
+
+
+def test_the_state_folder_is_that_of_the_settings_though_they_are_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Flag before environment before file, as for every setting; and what is wrong elsewhere is told all the same."""
+    monkeypatch.chdir(tmp_path)
+    assert failed(capsys, "node", "list", "--state", "by-flag")[2].startswith(f"error: `{tmp_path}/by-flag/secrets")
+    monkeypatch.setenv("TRUNKLINE_STATE", "by-environment")
+    assert f"{tmp_path}/by-environment/secrets" in failed(capsys, "node", "list")[2]
+    assert f"{tmp_path}/by-flag/secrets" in failed(capsys, "node", "list", "--state", "by-flag")[2]
+    monkeypatch.setenv("TRUNKLINE_PORT", "x")
+    assert failed(capsys, "node", "list")[:2] == (2, "settings")
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trunkline.toml").write_text('state = "by-file"\n')
+    assert f"{tmp_path}/by-file/secrets" in failed(capsys, "node", "list")[2]
 
 
 def every_command() -> Iterator[tuple[str, click.Command]]:
