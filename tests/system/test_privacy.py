@@ -19,7 +19,7 @@ import pytest
 from child.home import ChildHome
 from child.registry import Registry
 from child.state import PrivateStore
-from master.demo.processes import ADMIN, CHILD, Processes
+from master.demo.processes import ADMIN, CHILD, Processes, free_ports
 from tasks.specs import TaskSpec
 from tests.support.cluster import ENVIRONMENT, Cluster
 from tests.support.tap import ADDRESS, Tap, tap
@@ -60,10 +60,12 @@ class Watched:
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("privacy")
     with ExitStack() as stack:
-        made = Cluster(folder, stack.enter_context(Processes(folder, SystemClock(), ENVIRONMENT)))
+        api, fleet = free_ports(2)
         tls = folder / "master" / "tls"
-        taps = tuple(stack.enter_context(tap(port, tls, folder / f"frames-{port}")) for port in made.ports)
-        ports = ["--port", str(made.ports[0]), "--superlink-port", str(made.ports[1]), "--name", ADDRESS, "--name", "127.0.0.1"]
+        taps = tuple(stack.enter_context(tap(port, tls, folder / f"frames-{port}")) for port in (api, fleet))
+        processes = stack.enter_context(Processes(folder, SystemClock(), ENVIRONMENT))  # they end before the taps do
+        made = Cluster(folder, processes, ports=[api, fleet])
+        ports = ["--port", str(api), "--superlink-port", str(fleet), "--name", ADDRESS, "--name", "127.0.0.1"]
         made.daemon = made.processes.start("master", made.processes.command(ADMIN, ["serve", *made.state, *ports]))
         made.wait("the master to answer", lambda: made.call("GET", "/readyz") is not None, 120.0)
         made.add_encoder()
