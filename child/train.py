@@ -63,8 +63,9 @@ def train(
     """Train an encoder that holds the initial set, for `plan.steps` batches.
 
     :param private: heads, moments and data order to go on from; heads are loaded into `tasks` by `load_heads` before.
+    :param lease: seconds a step may take.
     :param stopping: asked after each step; true ends the round early, with what it has come to.
-    :raises TrainingFailed: a loss is not finite, or memory ran out.
+    :raises TrainingFailed: a loss is not finite, memory ran out, or a step took too long.
     """
     store = LocalStore(plan, encoder.shared_parameters(), {name: task.head for name, task in tasks.items()})
     for name in tasks:
@@ -75,8 +76,10 @@ def train(
     encoder.train()
     for step in range(plan.steps):
         claim = _next_batch(lines, queue)
+        claimed = clock.monotonic()
         loss = _step(encoder, tasks[claim.task], plan, claim, store)
-        if queue.commit(claim) is not Outcome.OK:
+        # Nobody else works here who would claim the batch anew, so the queue would take it even now.
+        if clock.monotonic() - claimed > lease or queue.commit(claim) is not Outcome.OK:
             raise TrainingFailed(Reason.TRAINING, f"a step should end within its lease of {lease:g} s, and did not.")
         seen[claim.task].update(claim.samples)
         losses[claim.task].append(loss)
