@@ -40,6 +40,7 @@ KINDS: Mapping[str, str] = {Instruction.kind: "query", InitialSet.kind: "train",
 SLOWEST_POLL = 0.25  # seconds
 REFRESH = 0.5  # seconds between two looks at who is there
 TTL_MARGIN = 5.0  # seconds a message outlives the deadline, so that asking for its answer is never an error
+ABSENT = 3  # times the patience, for a child that was not there to begin with
 BATCH = 100  # messages asked for at a time
 SEND = 8  # messages sent at a time: a child that has its message asks for the parts of it again and again until they are there
 
@@ -123,6 +124,8 @@ class FlowerLink:
         for child, one in waiting.items():
             node = reachable.get(child)
             if node is None:
+                if not one.ids and one.gone is None:  # of a message under way the SuperLink itself says that its node went away
+                    one.gone = now
                 continue
             if (one.gone is not None) or (one.ids and (node != one.node or boots.get(child) != one.boot)):
                 one.due, one.gone = now, None
@@ -203,8 +206,10 @@ class FlowerLink:
 
     def _given_up(self, waiting: Mapping[str, _Waiting], now: float) -> Iterator[tuple[str, Reply, None]]:
         for child, one in waiting.items():
-            if one.gone is not None and now - one.gone > self.patience:
-                detail = f"its node went away and did not come back within {self.patience:g} s"
+            # After a restart of the SuperLink a child may be waiting out a pause before it comes back: that takes longer.
+            patience = self.patience if one.node else ABSENT * self.patience
+            if one.gone is not None and now - one.gone > patience:
+                detail = f"its node went away and did not come back within {patience:g} s"
                 yield child, Failure(child=child, reason=Reason.SILENT, detail=detail), None
 
     def _another_version(self, one: _Waiting, reply: Reply) -> bool:

@@ -285,6 +285,14 @@ def test_who_goes_away_for_good_has_failed() -> None:
     assert 30.0 < world.clock.seconds < 32.0
 
 
+def test_who_was_not_there_to_begin_with_is_given_up_before_the_deadline() -> None:
+    world = World()
+    world.grid.online.discard(2)
+    answers = world.exchange(seconds=600.0, patience=10.0)
+    assert [(child, answer.kind) for child, answer, _ in answers] == [("ada", "confirmation"), ("bob", "failure")]
+    assert answers[1][1].reason == Reason.SILENT and 30 <= world.clock.monotonic() < 32
+
+
 def test_who_comes_back_in_time_answers() -> None:
     world = World(lambda node, before: yes("ada") if before else Error(ErrorCode.NODE_UNAVAILABLE, "offline"))
     world.at(0.01, lambda: world.grid.online.clear())
