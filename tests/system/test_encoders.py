@@ -203,6 +203,15 @@ def test_real_processes_come_to_the_bits_of_one_process(played: Played, name: st
     assert {update["child"] for update in played.round(name, 2)["updates"]} == set(CHILDREN)
 
 
+def test_jobs_of_three_encoder_types_ran_at_once_on_one_master(played: Played) -> None:
+    """T-46: both children took part in all of them meanwhile; the test above says that each came to what it comes to alone."""
+    rounds = {name: played.made.job(played.jobs[name])["rounds"] for name in ("tiny", "sensor", "pictures")}
+    begun = {name: found[0]["opened"] for name, found in rounds.items()}
+    ended = {name: found[-1]["closed"] for name, found in rounds.items()}
+    assert max(begun.values()) < min(ended.values()), f"each should begin before any ends, found {begun} and {ended}"
+    assert {len(played.round(name, 1)["updates"]) for name in rounds} == {2}
+
+
 @pytest.mark.parametrize(("name", "made_by"), [("sensor", PERCEPTRON), ("pictures", None)])
 def test_what_is_no_text_is_exported_and_predicted_with(
     played: Played, name: str, made_by: Path | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
