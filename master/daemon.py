@@ -101,7 +101,15 @@ def _started(settings: MasterSettings, home: MasterHome, clock: Clock) -> Iterat
         parts.callback(link.stop)
         link.start()
         daemon.register_all()
-        daemon.api = ApiServer(make_app(wired), settings.host, settings.port, tls, clock=clock, stop_seconds=settings.stop_seconds)
+        daemon.api = ApiServer(
+            make_app(wired),
+            settings.host,
+            settings.port,
+            tls,
+            clock=clock,
+            stop_seconds=settings.stop_seconds,
+            connections=settings.max_connections,
+        )
         parts.enter_context(daemon.api)
         info = DaemonInfo(
             pid=os.getpid(),
@@ -110,6 +118,7 @@ def _started(settings: MasterSettings, home: MasterHome, clock: Clock) -> Iterat
             superlink_port=settings.superlink_port,
             started=clock.now(),
             version=__version__,
+            ledger=settings.ledger,
         )
         home.write_daemon(info)
         parts.callback(home.forget_daemon)

@@ -1,7 +1,7 @@
 """The folder in which a master keeps everything. Copy it while nothing runs, and the master has moved.
 
     lock                 held by the one daemon that uses the folder; holds its process id
-    daemon.json          written while a daemon runs: process id, address and ports, for the admin CLI
+    daemon.json          written while a daemon runs: process id, address and ports for the admin CLI, the ledger for the rounds
     ledger.sqlite3       encoders, versions, jobs, rounds, nodes, events (unless `ledger` in the settings names another database)
     blobs/               parameter sets, updates and encoder files, each named by the SHA-256 of its bytes
     tls/                 ca.pem, ca.key: the authority that every child trusts; server.pem, server.key: what the ports show
@@ -15,8 +15,9 @@ Folders are made with mode 0700 and secrets with 0600. Nothing here is ever made
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any, Self
 
 from trunkline.errors import DamagedFile, NotFound
@@ -33,6 +34,7 @@ class DaemonInfo:
     superlink_port: int
     started: float  # seconds since the epoch
     version: str  # of Trunkline
+    ledger: str | None = field(default=None, repr=False)  # SQLAlchemy URL, which may hold a password; None: SQLite in the folder
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any]) -> Self:
@@ -42,10 +44,18 @@ class DaemonInfo:
         """
         if not isinstance(table, Mapping) or any(type(table.get(key)) not in kinds for key, kinds in _KINDS.items()):
             raise ValueError("not what a daemon writes")
-        return cls(**{key: table[key] for key in _KINDS})
+        return cls(**{key: table[key] for key in _KINDS if key in table})
 
 
-_KINDS = {"pid": (int,), "url": (str,), "port": (int,), "superlink_port": (int,), "started": (int, float), "version": (str,)}
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "pid": (int,),
+    "url": (str,),
+    "port": (int,),
+    "superlink_port": (int,),
+    "started": (int, float),
+    "version": (str,),
+    "ledger": (str, NoneType),
+}
 
 
 class MasterHome:
@@ -126,9 +136,7 @@ class MasterHome:
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process of this id exists. (On Windows signal 0 would end it, so there the file is believed.)"""
-    if os.name == "nt":
-        return True
+    """Whether a process of this id exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

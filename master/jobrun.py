@@ -15,7 +15,6 @@ from master.link import Link
 from master.phases.play import Play
 from master.records import Job
 from master.rounds import run as run_rounds
-from master.settings import load
 from master.tokens import Gate, new_secret
 from trunkline.clock import Clock, SystemClock
 from trunkline.errors import Fenced, StorageFailed, TrunklineError
@@ -34,8 +33,8 @@ HEARTBEAT = 5.0
 def run(job_id: str, state: Path, link_factory: LinkFactory) -> None:
     """Own the job and play its rounds to their end. The outcome stands in the ledger; nothing is raised for a job that failed."""
     home, clock = MasterHome(state), SystemClock()
-    settings = load(home.folder / "trunkline.toml", {"state": state})
-    ledger = Ledger.open(settings.ledger or home.ledger_url(), clock)
+    daemon = home.daemon()  # which may have been told of another ledger by a flag, or by a file that lies elsewhere
+    ledger = Ledger.open((daemon and daemon.ledger) or home.ledger_url(), clock)
     try:
         play(ledger, home, ledger.job(job_id), link_factory, clock)
     except Fenced as error:

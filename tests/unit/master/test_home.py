@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,9 @@ def test_the_cli_finds_a_daemon_that_lives(tmp_path: Path) -> None:
     assert home.daemon() is None
     home.write_daemon(info(os.getpid()))
     assert home.daemon() == info(os.getpid())
+    elsewhere = replace(info(os.getpid()), ledger="postgresql://me:secret@host/ledger")
+    home.write_daemon(elsewhere)
+    assert home.daemon() == elsewhere and "secret" not in repr(elsewhere)
     home.forget_daemon()
     home.forget_daemon()
     assert home.daemon() is None
