@@ -59,8 +59,9 @@ class Registry:
         """Distinct samples by split.
 
         :raises SampleError: the file is not what the task says.
+        :raises SpecError: the task's own reader is not here.
         """
-        return count_samples(spec, self.home.folder, self.home.cache)
+        return count_samples(spec, self.home.folder, self.home.cache, (self.home.modules,))
 
     def _path(self, name: str) -> Path:
         return self.home.tasks / f"{name}.toml"

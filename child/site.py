@@ -13,9 +13,10 @@ from tasks import encoders
 from tasks.encoders import Encoder
 from tasks.evaluate import evaluate
 from tasks.heads import make_head
-from tasks.specs import Split, TaskSpec
+from tasks.specs import Module, Split, TaskSpec
 from tasks.step import choose_precision
 from tasks.table import SampleTable, open_table
+from trunkline.errors import Reason, RefusedValue, SpecError
 from trunkline.files import sha256_file
 from trunkline.messages import EncoderRef, Plan, Score
 
@@ -38,10 +39,20 @@ class Site:
         """
         if self._loaded is None or self._loaded[0] != reference.manifest:
             self._loaded = None  # let the old one go before the new one is loaded
-            encoder = encoders.load(self.files(reference), self.modules())
+            encoder = self._load(self.files(reference))
             self._loaded = (reference.manifest, encoder.to(self.settings.device))
             self._tables.clear()
         return self._loaded[1]
+
+    def _load(self, folder: Path) -> Encoder:
+        """:raises RefusedValue: `no_module`: told to the master, so without the folders that were searched here."""
+        try:
+            return encoders.load(folder, self.modules())
+        except SpecError as error:
+            if not isinstance(encoders.read_spec(folder).source, Module):
+                raise
+            hint = "Its file belongs into the child's `modules` folder."
+            raise RefusedValue(Reason.NO_MODULE, error.message, hint=hint) from error
 
     def modules(self) -> tuple[Path, ...]:
         """Where the site's own code lies."""

@@ -51,7 +51,6 @@ class Reason(StrEnum):
     NO_SAMPLES = "no_samples"
     POLICY = "policy"  # the site's policy does not accept it
     NO_MODULE = "no_module"  # the encoder's code is not at the child
-    BUSY = "busy"
     TRAINING = "training"
     MEMORY = "memory"
     SILENT = "silent"  # no answer before the deadline

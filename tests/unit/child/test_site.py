@@ -1,0 +1,60 @@
+"""What a site computes with: its own readers and encoders are found in its own folder, and what is not there is said."""
+
+from pathlib import Path
+
+import pytest
+
+from child.home import ChildHome
+from child.registry import Registry
+from child.settings import ChildSettings
+from child.site import Site
+from child.transfer import FolderTransfer
+from tasks import encoders
+from tasks.specs import EncoderSpec, Module, TaskSpec
+from trunkline.errors import Reason, RefusedValue, SpecError
+from trunkline.files import sha256_file
+from trunkline.messages import EncoderRef
+
+READER = """
+def rows(path, spec):
+    for word, label in (("good", "yes"), ("bad", "no"), ("fine", "yes")):
+        yield {"text": word, "label": label, "split": "train"}
+"""
+NETWORK = """
+import torch
+
+class Network(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(3, 2)
+"""
+
+
+def test_samples_are_counted_by_the_site_s_own_reader(tmp_path: Path) -> None:
+    home = ChildHome(tmp_path / "home")
+    (home.modules / "reader.py").write_text(READER, encoding="utf-8")
+    (tmp_path / "samples").write_text("anything", encoding="utf-8")
+    table = {"name": "mood", "head": "single", "data": str(tmp_path / "samples"), "fields": ["text"], "label": "label"}
+    assert Registry(home).count(TaskSpec.model_validate(table | {"reader": "reader.py:rows"}))["train"] == 3
+    with pytest.raises(SpecError, match=r"`other\.py` should be a file with your code"):
+        Registry(home).count(TaskSpec.model_validate(table | {"reader": "other.py:rows"}))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """A site whose master has an encoder that is a module."""
+    (tmp_path / "network.py").write_text(NETWORK, encoding="utf-8")
+    spec = EncoderSpec(name="sensor", type="sensor", source=Module(path="network.py:Network"), shape=(3,))
+    encoders.create(spec, tmp_path / "encoder", (tmp_path,))
+    blobs = {sha256_file(path): path for path in (tmp_path / "encoder").iterdir() if path.name != "shared.safetensors"}
+    files = {path.name: (digest, path.stat().st_size) for digest, path in blobs.items()}
+    transfer = FolderTransfer(blobs.__getitem__, lambda *_: None, lambda *_: None, lambda _: True, lambda *_: files)
+    return Site(ChildHome(tmp_path / "home"), ChildSettings(), transfer)
+
+
+def test_an_encoder_whose_code_is_not_here_is_refused_and_no_folder_of_the_site_is_told(site: Site, tmp_path: Path) -> None:
+    reference = EncoderRef(name="sensor", type="sensor", manifest="0" * 64)
+    with pytest.raises(RefusedValue, match=r"`network\.py` should be a file with your code, found none") as refused:
+        site.encoder(reference)
+    assert refused.value.reason is Reason.NO_MODULE and str(tmp_path) not in refused.value.public
+    (site.home.modules / "network.py").write_text(NETWORK, encoding="utf-8")
+    assert site.encoder(reference).hidden == 2
