@@ -25,7 +25,7 @@ from tests.support.api import QUICK, Running, running_master
 from tests.support.proxy import Cut, proxy
 from trunkline import transfers
 from trunkline.api import Manifest as Listed
-from trunkline.clock import SystemClock
+from trunkline.clock import Deadline, SystemClock
 from trunkline.errors import DamagedFile, NotAuthorized, NotFound, Reason, RefusedValue, StorageFailed, TrunklineError, Unreachable
 from trunkline.https import Https, Patience
 
@@ -463,11 +463,17 @@ def test_every_byte_is_announced_before_it_leaves(master: Running, name: str, tm
     with proxy(master.port, Cut(down=SIZE // 3)) as between, through(master, name, between.port) as api:
         api.fetch(digest, SIZE, master.down(name, digest, round=7), tmp_path / "set")
     sent = [event for event in master.events("blob.sent") if event["child"] == name]
-    moved = [event for event in master.events("blob.moved") if event["child"] == name]
+
+    def moved() -> int:
+        return sum(int(str(event["bytes"])) for event in master.events("blob.moved") if event["child"] == name)
+
     assert {(event["job"], event["round"], event["digest"], event["size"]) for event in sent} == {("job-1", 7, digest, SIZE)}
     firsts = [int(str(event["first"])) for event in sent]
     assert firsts[0] == 0 < firsts[-1] and firsts == sorted(firsts)
-    assert sum(int(str(event["bytes"])) for event in moved) >= SIZE
+    deadline = Deadline(SystemClock(), 10.0, "the end of the transfer to be written down")  # after its last byte
+    while moved() < SIZE:
+        deadline.check()
+        time.sleep(0.01)
 
 
 def test_a_full_disk_is_told_and_nothing_is_half_there(
