@@ -10,7 +10,7 @@ from typing import Self
 
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import Conflict, Reason, RefusedValue
-from trunkline.files import storage, sync_folder
+from trunkline.files import WriteBehind, storage, sync_folder
 
 _CHUNK = 1 << 20
 _PATIENCE = 30.0  # seconds to wait for another writer of the same part; it holds the lock for one chunk at a time
@@ -33,6 +33,7 @@ class Incoming:
             raise RefusedValue(Reason.SIZE, f"blob {digest} should have at most {limit} bytes, found {size}.")
         self._hash, self._hashed = hashlib.sha256(), 0
         self._handle: int | None = None
+        self._behind: WriteBehind | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +91,8 @@ class Incoming:
                 self._part.unlink(missing_ok=True)
                 raise RefusedValue(Reason.SIZE, f"blob {self.digest} should have at most {most} bytes, found {end}.")
             write_at(handle, chunk, offset)
+            if self._behind is not None:
+                self._behind.wrote(offset, end)
             if self._hashed == offset:
                 self._hash.update(chunk)
                 self._hashed = end
@@ -146,6 +149,7 @@ class Incoming:
                     return
                 self._handle = os.open(self._part, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
                 self._hash, self._hashed = hashlib.sha256(), 0
+                self._behind = WriteBehind(self._handle)
             if _try_lock(self._handle):
                 if _leads_to(self._part, self._handle):
                     break

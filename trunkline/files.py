@@ -76,6 +76,27 @@ def replacing(path: Path, *, mode: int = 0o644, durable: bool = True) -> Iterato
         sync_folder(path.parent)
 
 
+class WriteBehind:
+    """Has the disk begin with what was just written, so that flushing a large file at its end finds little left to do.
+
+    :param handle: the file. Bytes that were written are told to `wrote`, in the order of their offsets or not.
+    """
+
+    def __init__(self, handle: int, every: int = 8 << 20) -> None:
+        self._handle, self._every = handle, every
+        self._begin = self._end = 0
+
+    def wrote(self, begin: int, end: int) -> None:
+        """These bytes were written. Where the system cannot be told, nothing happens."""
+        if begin != self._end:
+            self._begin = begin
+        self._end = end
+        if end - self._begin >= self._every and hasattr(os, "posix_fadvise"):
+            # "Not needed" makes Linux begin to write; what is not written yet it cannot drop.
+            os.posix_fadvise(self._handle, self._begin, end - self._begin, os.POSIX_FADV_DONTNEED)
+            self._begin = end
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename in this folder durable; a no-op where folders cannot be opened (Windows)."""
     try:

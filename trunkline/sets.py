@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from trunkline.errors import DamagedFile
-from trunkline.files import replacing, storage, write_all
+from trunkline.files import WriteBehind, replacing, storage, write_all
 from trunkline.tensors import DTYPES, Array, SetSpec, TensorSpec, dtype_name, row_slices, spec_of
 
 HEADER_LIMIT = 16 << 20  # bytes
@@ -58,6 +58,7 @@ class SetWriter:
             self._handle = self._replacing.__enter__()
             try:
                 self._reserve()
+                self._behind = WriteBehind(self._handle) if self._durable else None
             except BaseException as error:
                 self._replacing.__exit__(type(error), error, error.__traceback__)
                 raise
@@ -84,10 +85,13 @@ class SetWriter:
         data = np.ascontiguousarray(values)
         offset = self._start[name] + rows.start * spec.row * data.itemsize
         view = data.reshape(-1).view(np.uint8).data if data.size else memoryview(b"")
+        begin = offset
         with storage(self.path):
             while view:
                 done = os.pwrite(self._handle, view, offset)
                 view, offset = view[done:], offset + done
+            if self._behind is not None:
+                self._behind.wrote(begin, offset)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with storage(self.path):

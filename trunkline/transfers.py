@@ -20,6 +20,9 @@ from trunkline.https import Https
 CHUNK = 1 << 20
 """Bytes that are read, written and hashed at a time."""
 
+SMALL = 1 << 16
+"""Bytes that are sent sooner than it is asked whether they are there already."""
+
 
 def fetch(https: Https, digest: str, size: int, grant: str | None, to: Path, *, durable: bool = True) -> int:
     """Bring a blob to a file, whole and checked, or not at all. A file that is there already is not fetched.
@@ -138,14 +141,18 @@ class _Upload:
     def __init__(self, path: Path, digest: str) -> None:
         self.path, self.digest, self.size = path, digest, path.stat().st_size
         self.taken = 0  # the most bytes that the master said it has
+        self.tried = False
         self.moved = 0
 
     def run(self, https: Https, grant: str | None) -> None:
         """Ask what is there and send the rest."""
-        have, complete = held(https, self.digest, grant)
-        self.taken = max(self.taken, have)
-        if complete:
-            return
+        have = 0
+        if self.tried or self.size > SMALL:
+            have, complete = held(https, self.digest, grant)
+            self.taken = max(self.taken, have)
+            if complete:
+                return
+        self.tried = True
         headers = {
             "Content-Type": "application/octet-stream",
             "Content-Length": str(max(0, self.size - have)),

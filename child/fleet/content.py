@@ -46,10 +46,10 @@ def unpack(content: RecordDict) -> tuple[str, bytes | None]:
     return text if isinstance(text, str) else "", attachment if isinstance(attachment, bytes) else None
 
 
-def record_last(message: Message) -> list[str]:
-    """The ids of the parts of a message of ours, in the order in which they are sent."""
+def record_first(message: Message) -> list[str]:
+    """The ids of the parts of a message of ours, in the order in which they are sent: the other side waits for the record only."""
     content = message.content
-    return [message.metadata.message_id, content.object_id, content[RECORD].object_id]
+    return [content[RECORD].object_id, content.object_id, message.metadata.message_id]
 
 
 def record_id(tree: ObjectTree) -> str | None:

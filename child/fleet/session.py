@@ -36,7 +36,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 
 from child.fleet.connection import connect
-from child.fleet.content import Incoming, open_record, pack, record_id, record_last
+from child.fleet.content import Incoming, open_record, pack, record_first, record_id
 from child.fleet.errors import LinkLost, NotKnown, NotYet, Refused, RunGone, translated
 from child.fleet.signer import Hurry, Signer, load_key, public_pem
 from trunkline.clock import Clock, Deadline
@@ -202,10 +202,6 @@ class FleetSession:
         received, meta = self.clock.monotonic(), header.metadata
         record = record_id(tree)
         text, attachment = open_record(self._pull(meta.run_id, record)) if record else ("", None)
-        self._call(
-            self._client.ConfirmMessageReceived,
-            ConfirmMessageReceivedRequest(node=Node(node_id=self.node_id), run_id=meta.run_id, message_object_id=meta.message_id),
-        )
         return Incoming(
             meta.run_id, meta.message_id, meta.message_type, text, attachment, meta.created_at, meta.ttl, received, header
         )
@@ -249,10 +245,20 @@ class FleetSession:
         wanted = set(answer.objects_to_push)
         if message.metadata.message_id not in wanted:
             raise RunGone("an answer should be wanted, found that it came too late or twice.")
-        for object_id in record_last(message):  # the master takes an answer for whole when it finds the record in it
+        for number, object_id in enumerate(record_first(message)):
             if object_id in wanted:
-                item = objects[object_id]
-                self._push(incoming.run_id, answer.session_id, object_id, item.deflate())
+                self._push(incoming.run_id, answer.session_id, object_id, objects[object_id].deflate(), needed=number == 0)
+        self._let_go(incoming)
+
+    def _let_go(self, incoming: Incoming) -> None:
+        """Let the SuperLink forget a message that was answered. Not before: the master may still be sending parts of it."""
+        request = ConfirmMessageReceivedRequest(
+            node=Node(node_id=self.node_id), run_id=incoming.run_id, message_object_id=incoming.message_id
+        )
+        try:
+            self._call(self._client.ConfirmMessageReceived, request)
+        except (RunGone, Refused) as error:
+            logger.debug("a message went with its run: %s", error)
 
     def _answer(self, incoming: Incoming, content: RecordDict) -> Message:
         """The reply, dated by the master's clock: a child whose clock is wrong can answer all the same."""
@@ -265,11 +271,18 @@ class FleetSession:
         message.metadata.__dict__["_message_id"] = message.object_id
         return message
 
-    def _push(self, run_id: int, session: str, object_id: str, content: bytes) -> None:
+    def _push(self, run_id: int, session: str, object_id: str, content: bytes, *, needed: bool) -> None:
+        """:param needed: whether the master waits for this part; the others it may let go, with the whole run, before they come."""
         request = PushObjectRequest(
             node=Node(node_id=self.node_id), run_id=run_id, object_id=object_id, object_content=content, session_id=session
         )
-        if not self._call(self._client.PushObject, request).stored:
+        try:
+            stored = self._call(self._client.PushObject, request).stored
+        except RunGone:
+            if needed:
+                raise
+            return
+        if needed and not stored:
             raise LinkLost("an answer should be taken whole, found that its time to be sent was over.", hint="Send it again.")
 
     # -- calls -----------------------------------------------------------------------------------------------------

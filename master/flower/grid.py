@@ -152,8 +152,8 @@ class RuntimeGrid(Grid):
             trees.append(get_object_tree(message))
             objects.update(get_all_nested_objects(message))
         answer = self._call(self._client.PushMessages, PushAppMessagesRequest(messages_list=headers, message_object_trees=trees))
-        # Records last: a child that has the record lets the rest of the message go.
-        for object_id in sorted(answer.objects_to_push, key=lambda one: isinstance(objects[one], ConfigRecord)):
+        # Records first: a warm child begins as soon as it has the record, and lets a message go only after its answer.
+        for object_id in sorted(answer.objects_to_push, key=lambda one: not isinstance(objects[one], ConfigRecord)):
             request = PushObjectRequest(
                 node=self._node,
                 run_id=self.run.run_id,

@@ -87,26 +87,31 @@ class FlowerLink:
     ) -> None:
         self.grid, self.clock, self.directory, self.boots = grid, clock, directory, boots
         self.poll, self.resend, self.patience, self.speaks = poll, resend, patience, speaks
+        self._seen: tuple[float, Mapping[str, int]] = (float("-inf"), {})  # when was last looked who is there, and who was
 
     def children(self) -> Sequence[str]:
         """Names of the children whose nodes are online, sorted."""
-        return sorted(self._reachable())
+        return sorted(self._look(self.clock.monotonic()))
 
-    def _reachable(self) -> dict[str, int]:
+    def _look(self, now: float) -> Mapping[str, int]:
+        """Node ids of the children that are online, by name, as of this moment."""
         with _translated():
             online = set(self.grid.get_node_ids())
-        return {child: node for child, node in self.directory().items() if node in online}
+        self._seen = now, {child: node for child, node in self.directory().items() if node in online}
+        return self._seen[1]
 
     def exchange(self, messages: Mapping[str, Outgoing], deadline: Deadline) -> Iterator[tuple[str, Reply, bytes | None]]:
         """See `master.link.Link.exchange`."""
         waiting = {child: _Waiting(outgoing, self.speaks[1], self.resend) for child, outgoing in messages.items()}
-        begun, looked = self.clock.monotonic(), float("-inf")
-        reachable: Mapping[str, int] = {}
+        begun, noticed = self.clock.monotonic(), float("-inf")
         while waiting and not deadline.over():
             now = self.clock.monotonic()
-            if now - looked >= REFRESH:
-                reachable, looked = self._reachable(), now
+            if now - self._seen[0] >= REFRESH:
+                self._look(now)
+            looked, reachable = self._seen
+            if looked > noticed:
                 self._notice(waiting, reachable, now)
+                noticed = looked
             self._send(waiting, reachable, deadline, now)
             for child, reply, attachment in [*self._answers(waiting), *self._given_up(waiting, now)]:
                 if child in waiting and not self._another_version(waiting[child], reply):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trunkline.errors import AlreadyRunning, StorageFailed
-from trunkline.files import Lock, replacing, sha256_file, sha256_remembered, storage, write_all, write_atomically
+from trunkline.files import Lock, WriteBehind, replacing, sha256_file, sha256_remembered, storage, write_all, write_atomically
 
 
 def test_the_new_bytes_take_the_place_of_the_old(tmp_path: Path) -> None:
@@ -155,3 +155,13 @@ def test_a_remembered_digest_is_that_of_the_bytes_there_now(tmp_path: Path, monk
     assert sha256_remembered(path) == hashlib.sha256(b"other").hexdigest() and len(reads) == 2
     with pytest.raises(FileNotFoundError):
         sha256_remembered(tmp_path / "none")
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system cannot be told to begin writing")
+def test_the_disk_is_told_to_begin_with_stretches_that_hang_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda handle, begin, length, advice: told.append((begin, begin + length)))
+    behind = WriteBehind(0, every=10)
+    for begin, end in [(0, 6), (6, 12), (12, 20), (20, 24), (100, 109), (109, 110), (0, 3)]:
+        behind.wrote(begin, end)
+    assert told == [(0, 12), (12, 24), (100, 110)]
