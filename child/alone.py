@@ -21,12 +21,13 @@ from tasks import encoders
 from tasks.encoders import Encoder
 from tasks.evaluate import evaluate
 from tasks.heads import make_head
-from tasks.specs import SPLITS, Split, TaskSpec
+from tasks.specs import TaskSpec
 from tasks.step import choose_precision
 from tasks.table import open_table
 from trunkline.clock import SystemClock
 from trunkline.errors import SampleError
 from trunkline.messages import Plan, Score
+from trunkline.values import SPLITS, Split
 
 Told = Callable[[int, list[Score]], None]
 """Receives a step (counted from 1) and the scores after it."""

@@ -17,7 +17,8 @@ from trunkline.api import Asked, Enrol, Enrolled, Hello, Invitation, Manifest, W
 from trunkline.clock import Clock
 from trunkline.errors import Reason, RefusedValue
 from trunkline.https import Https, Patience, fetch_authority
-from trunkline.messages import Request, Value, nearest_version
+from trunkline.messages import Request, nearest_version
+from trunkline.values import Value
 
 Answer = TypeVar("Answer", bound=Value)
 

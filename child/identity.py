@@ -20,7 +20,7 @@ from trunkline.clock import Clock
 from trunkline.errors import Conflict, DamagedFile
 from trunkline.files import storage, write_atomically
 from trunkline.https import Patience
-from trunkline.messages import Name, Value
+from trunkline.values import Name, Value
 
 _AGAIN = "Enrol again with a new invitation: trunkline-child enrol --again."
 

@@ -1,47 +1,41 @@
 """What the owner of a site decides: `child.toml`, environment `TRUNKLINE_CHILD_*`, flags."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from trunkline.messages import Name, Value
+from trunkline.values import Codec, Name, Precision, Section, Transfer
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Clock = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
+TimeOfDay = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
 
 
-class _Part(Value):
-    """Shared by the parts of the file: TOML has no tuples, so lists are taken for them."""
-
-    model_config = ConfigDict(strict=False)
-
-
-class Policy(_Part):
+class Policy(Section):
     """Which instructions this site accepts; empty lists accept all. A refusal says which line refused."""
 
     encoders: tuple[Name, ...] = ()
     types: tuple[Name, ...] = ()
     jobs: tuple[str, ...] = ()  # names, or patterns such as `nightly-*`
     tasks: tuple[Name, ...] = ()  # tasks that may be trained
-    codecs: tuple[Literal["float32", "bf16"], ...] = ()
-    transfers: tuple[Literal["blob", "inline"], ...] = ()
-    hours: tuple[Clock, Clock] | None = None  # local time, from and up to; may cross midnight
+    codecs: tuple[Codec, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    hours: tuple[TimeOfDay, TimeOfDay] | None = None  # local time, from and up to; may cross midnight
     most_steps: Annotated[int, Field(ge=1)] | None = None
     report: bool = True  # whether scores are told to the master
 
     @model_validator(mode="after")
-    def _check(self) -> "Policy":
+    def _check(self) -> Self:
         if self.hours is not None and self.hours[0] == self.hours[1]:
             raise ValueError(f"`hours` should be two different times, found {self.hours[0]} twice; leave it out for the whole day")
         return self
 
 
-class ChildSettings(_Part):
+class ChildSettings(Section):
     """Everything a site may set."""
 
     threads: Annotated[int, Field(ge=1)] | None = None  # of torch; None: all cores
     memory: Annotated[int, Field(ge=1 << 20)] = 256 << 20  # bytes that reading samples may take
-    precision: Literal["float32", "bf16", "auto"] | None = None  # overrides what a job asks for
+    precision: Precision | None = None  # overrides what a job asks for
     device: str = "cpu"  # cpu, cuda, cuda:1
     keep_sets: Annotated[int, Field(ge=1)] = 3
     heartbeat: Annotated[float, Field(ge=10, le=1800)] = 10.0  # seconds
@@ -53,7 +47,7 @@ class ChildSettings(_Part):
     policy: Policy = Policy()
 
     @model_validator(mode="after")
-    def _check(self) -> "ChildSettings":
+    def _check(self) -> Self:
         if self.idle_poll < self.poll:
             raise ValueError(f"`idle_poll` should be at least `poll` ({self.poll}), found {self.idle_poll}")
         return self

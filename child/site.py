@@ -13,12 +13,13 @@ from tasks import encoders
 from tasks.encoders import Encoder
 from tasks.evaluate import evaluate
 from tasks.heads import make_head
-from tasks.specs import Module, Split, TaskSpec
+from tasks.specs import Module, TaskSpec
 from tasks.step import choose_precision
 from tasks.table import SampleTable, open_table
 from trunkline.errors import Reason, RefusedValue, SpecError
 from trunkline.files import sha256_file
 from trunkline.messages import EncoderRef, Plan, Score
+from trunkline.values import Split
 
 READY = "READY"
 """Marks an encoder's folder whose files are all there."""

@@ -1,23 +1,17 @@
 """What a job asks for: the file behind `trunkline job start job.toml`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from trunkline.codec import CODECS
-from trunkline.messages import Name, Plan, Value
+from trunkline.messages import Plan
+from trunkline.values import Codec, Decay, Name, Optimizer, Precision, Section, Split, Transfer
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-class _Part(Value):
-    """Shared by the parts of a job's file: TOML has no tuples, so lists are taken for them."""
-
-    model_config = ConfigDict(strict=False)
-
-
-class Children(_Part):
+class Children(Section):
     """Which children make a round, and how long they are waited for."""
 
     wanted: Annotated[int, Field(ge=1)] | None = None  # confirmations to start with at once; None: wait for every child's answer
@@ -31,7 +25,7 @@ class Children(_Part):
     max_share: Share = 1.0  # of the weight, for any one child
 
     @model_validator(mode="after")
-    def _check(self) -> "Children":
+    def _check(self) -> Self:
         if self.wanted is not None and self.least > self.wanted:
             raise ValueError(f"`least` should be at most `wanted` ({self.wanted}), found {self.least}")
         if self.close_at is not None and self.close_at < (self.least_updates or self.least):
@@ -39,7 +33,7 @@ class Children(_Part):
         return self
 
 
-class Stop(_Part):
+class Stop(Section):
     """When no further round follows, besides the number of rounds. Read from the validation scores that the children report."""
 
     target: dict[Name, float] = Field(default_factory=dict)  # task, or `mean`: a validation score that is good enough
@@ -47,36 +41,36 @@ class Stop(_Part):
     seconds: Positive | None = None  # wall time of the job
 
 
-class Training(_Part):
+class Training(Section):
     """How children train in a round; the fields of `Plan` that a person chooses."""
 
     steps: Annotated[int, Field(ge=1, le=1_000_000)] = 20
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Optimizer = "adamw"
     learning_rate: Positive = 5e-5
     head_learning_rate: Positive = 1e-3
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1  # share of the whole job's steps
-    decay: Literal["none", "linear"] = "none"
+    decay: Decay = "none"
     clip_norm: Annotated[float, Field(ge=0)] = 1.0
     prox: Annotated[float, Field(ge=0)] = 0.0
     batch_size: Annotated[int, Field(ge=1, le=4096)] | None = None
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     max_length: Annotated[int, Field(ge=1)] | None = None
-    precision: Literal["float32", "bf16", "auto"] = "float32"
+    precision: Precision = "float32"
     threads: Annotated[int, Field(ge=1)] | None = None
 
 
-class JobSpec(_Part):
+class JobSpec(Section):
     """A job as a person writes it. Unknown keys are refused, each value is checked when it is read."""
 
     encoder: Name
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
     rule: str = "mean"
-    codec: Literal["float32", "bf16"] = "float32"
-    transfer: Literal["blob", "inline"] = "blob"
+    codec: Codec = "float32"
+    transfer: Transfer = "blob"
     tasks: tuple[Name, ...] = ()  # empty: all of the encoder's type
-    report: tuple[Literal["train", "validation", "test"], ...] = ("validation",)  # after every round
-    final_report: tuple[Literal["train", "validation", "test"], ...] = ("validation", "test")  # after the last one
+    report: tuple[Split, ...] = ("validation",)  # after every round
+    final_report: tuple[Split, ...] = ("validation", "test")  # after the last one
     keep_rounds: Annotated[int, Field(ge=0)] = 2  # rounds whose recorded updates are kept
     seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
     training: Training = Training()
@@ -94,6 +88,3 @@ class JobSpec(_Part):
             warmup_steps=int(self.training.warmup * total),
             seed=self.seed,
         )
-
-
-assert set(CODECS) == {"float32", "bf16"}, "JobSpec.codec names the codecs there are"

@@ -14,10 +14,11 @@ from tasks.encoders import Encoder
 from tasks.heads import Head, Multi, Single
 from tasks.processors import TextProcessor, VectorProcessor
 from tasks.samples import Row, words
-from tasks.specs import Split, TaskSpec
+from tasks.specs import TaskSpec
 from tasks.table import SampleTable
 from trunkline.errors import Reason, SampleError, TrainingFailed
 from trunkline.messages import Score
+from trunkline.values import Split
 
 CANDIDATES = 2000
 """Pairs are searched among at most this many candidates of a split."""

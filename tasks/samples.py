@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from tasks import plugins
 from tasks.readers import records
-from tasks.specs import SPLITS, Split, TaskSpec
+from tasks.specs import TaskSpec
 from trunkline.errors import SampleError
 from trunkline.files import sha256_file, sha256_remembered, write_atomically
+from trunkline.values import SPLITS, Split
 
 Label = None | str | float | tuple[str, ...]
 """None for pairs, a name, a number, or several names: a set for `multi`, one a token for `tokens`."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from trunkline.messages import Finite, Name, Value
+from trunkline.values import Finite, Name, Value
 
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 """Strings in a fixed order; TOML and JSON write them as a list."""
@@ -19,8 +19,6 @@ Options = dict[str, bool | int | float | str | list[int] | list[float] | list[st
 """Keys of a Hugging Face config, or keyword arguments of a user's module."""
 
 Head = Literal["single", "multi", "regression", "tokens", "pairs"]
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 DEFAULT_METRIC = {"single": "accuracy", "multi": "f1", "regression": "pearson", "tokens": "accuracy", "pairs": "recall@1"}
 METRICS = {

@@ -28,10 +28,11 @@ from numpy.typing import NDArray
 from tasks.batches import IGNORED, Batch, Inputs
 from tasks.processors import TextProcessor, VectorProcessor
 from tasks.samples import content_key, count_samples, taken, task_labels
-from tasks.specs import SPLITS, Split, TaskSpec
+from tasks.specs import TaskSpec
 from tasks.tablewriter import build
 from trunkline.errors import SampleError, SpecError
 from trunkline.files import storage
+from trunkline.values import SPLITS, Split
 
 _DTYPES = {"ids": "<i4", "ends": "<i8", "features": "<f4", "labels": "<i4", "label_ends": "<i8", "splits": "|u1"}
 _FORM = 1

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from tasks.batches import IGNORED
 from tasks.processors import TextProcessor, VectorProcessor
 from tasks.samples import Row, rows
-from tasks.specs import SPLITS, TaskSpec
+from tasks.specs import TaskSpec
 from trunkline.errors import SampleError
 from trunkline.files import replacing, storage, write_atomically
+from trunkline.values import SPLITS
 
 _EXPANSION = 128
 """Bytes allowed for a byte of text in work. A tokenizer took about 50 (26 MB for 0.5 MB of long texts); the rest is room."""

@@ -7,7 +7,8 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from trunkline.errors import Reason, RefusedValue, UsageError
-from trunkline.messages import WIRE_NEWEST, WIRE_OLDEST, Count, Digest, EncoderRef, Machine, Name, TaskCount, Value
+from trunkline.messages import WIRE_NEWEST, WIRE_OLDEST, EncoderRef, Machine, TaskCount
+from trunkline.values import Count, Digest, Name, Value
 
 # -- enrolment ---------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ Integer and boolean tensors always travel as they are.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,9 @@ from numpy.typing import NDArray
 from trunkline.errors import Reason, RefusedValue, SpecError
 from trunkline.sets import SetFile, SetWriter
 from trunkline.tensors import FLOATS, SLICE_ELEMENTS, Array, SetSpec, TensorSpec, from_bf16, narrow, row_slices, to_bf16, widen
+from trunkline.values import Codec
 
-CODECS = ("float32", "bf16")
+CODECS: tuple[str, ...] = get_args(Codec)
 
 Read = Callable[[str, slice], Array]
 """Rows of a decoded tensor, by name, in the tensor's own dtype."""

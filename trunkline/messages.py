@@ -11,34 +11,20 @@
 All are frozen, JSON on the wire, and carry the wire version they were written in. Parameter sets are never inside: a message
 names them by SHA-256, and the bytes travel beside it (`transfer = "blob"`) or as an attachment (`transfer = "inline"`).
 
-A field that a later wire version adds is marked `since(2)`: writing for an older side leaves it out, reading from an older side
-gives its default. So two sides that share one version understand each other, and two that share none say so.
+A field that a later wire version adds is marked `since(2)` (see `values`). So two sides that share one version understand each
+other, and two that share none say so.
 """
 
 import json
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from trunkline.errors import Reason, RefusedValue, WireVersionMismatch
+from trunkline.values import Count, Decay, Digest, Finite, Name, Optimizer, Precision, Seconds, Split, Transfer, Value
 
 WIRE_OLDEST = 1
 WIRE_NEWEST = 1
-
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-"""SHA-256 of a file's bytes, lower-case hex."""
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-"""What a person calls a child, task, encoder or job; safe as a file name."""
-
-Count = Annotated[int, Field(ge=0, le=2**53)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-
-def since(version: int) -> dict[str, Any]:
-    """Mark a field as added in a wire version: `x: int = Field(default=0, json_schema_extra=since(2))`."""
-    return {"since": version}
 
 
 def common_version(
@@ -68,25 +54,6 @@ def nearest_version(theirs: tuple[int, int]) -> int:
     return max(WIRE_OLDEST, min(WIRE_NEWEST, theirs[1]))
 
 
-class Value(BaseModel):
-    """A frozen value that refuses unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
-
-    def table(self) -> dict[str, Any]:
-        """This value as JSON data, for a record."""
-        return self.model_dump(mode="json")
-
-    def told(self, wire: int) -> dict[str, Any]:
-        """This value as JSON data in a wire version: what later ones added, however deep it lies, is left out."""
-        return _older(self, self.table(), wire)
-
-    @classmethod
-    def of_table(cls, table: dict[str, Any]) -> Self:
-        """The value back from a record that `table` made."""
-        return cls.model_validate_json(json.dumps(table))
-
-
 class Message(Value):
     """A value that travels, and can write and read itself."""
 
@@ -108,21 +75,6 @@ class Message(Value):
         if not isinstance(message, cls):
             raise RefusedValue(Reason.MALFORMED, f"the message should be a {cls.kind}, found a {message.kind}.")
         return message
-
-
-def _older(value: Any, body: Any, wire: int) -> Any:
-    """Leave out what the given wire version does not know, however deep it lies."""
-    if isinstance(value, tuple):
-        return [_older(part, inner, wire) for part, inner in zip(value, body, strict=True)]
-    if not isinstance(value, BaseModel):
-        return body
-    kept = {}
-    for name, field in type(value).model_fields.items():
-        extra = field.json_schema_extra
-        if isinstance(extra, dict) and int(extra.get("since", 1)) > wire:  # type: ignore[arg-type]
-            continue
-        kept[name] = _older(getattr(value, name), body[name], wire)
-    return kept
 
 
 # -- what messages are made of ----------------------------------------------------------------------------------------
@@ -150,18 +102,18 @@ class Plan(Value):
     steps: Annotated[int, Field(ge=1, le=1_000_000)]  # batches in this round, over all of the child's tasks
     total_steps: Annotated[int, Field(ge=1)]  # batches in the whole job: the warm-up and decay count over it
     done_steps: Count = 0  # batches before this round
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Optimizer = "adamw"
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5e-5
     head_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     warmup_steps: Count = 0
-    decay: Literal["none", "linear"] = "none"
+    decay: Decay = "none"
     clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0  # 0 switches it off
     prox: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # FedProx mu
     batch_size: Annotated[int, Field(ge=1, le=4096)] | None = None  # None: each task's own
     micro_batch: Annotated[int, Field(ge=1)] | None = None  # gradient accumulation: samples a forward pass
     max_length: Annotated[int, Field(ge=1)] | None = None  # tokens; None: each task's own
-    precision: Literal["float32", "bf16", "auto"] = "float32"
+    precision: Precision = "float32"
     threads: Annotated[int, Field(ge=1)] | None = None  # None: the child's setting
     seed: Count = 0
 
@@ -201,7 +153,7 @@ class Score(Value):
     """One metric of one task on one split of a child's own samples."""
 
     task: Name
-    split: Literal["train", "validation", "test"]
+    split: Split
     metric: str
     value: Finite
     higher_is_better: bool = True
@@ -231,7 +183,7 @@ class Instruction(Message):
     base: SetRef
     plan: Plan
     codec: str = "float32"
-    transfer: Literal["blob", "inline"] = "blob"
+    transfer: Transfer = "blob"
     tasks: tuple[Name, ...] = ()  # empty: every task of the type
 
 
@@ -262,7 +214,7 @@ class InitialSet(Message):
     base: SetRef
     plan: Plan
     codec: str = "float32"
-    transfer: Literal["blob", "inline"] = "blob"
+    transfer: Transfer = "blob"
     tasks: tuple[Name, ...] = ()
     delta: DeltaRef | None = None
     token: str  # to fetch the base set (or the delta): this child, this round, this digest
@@ -295,9 +247,9 @@ class ReportRequest(Message):
     child: Name
     encoder: EncoderRef
     target: SetRef
-    transfer: Literal["blob", "inline"] = "blob"
+    transfer: Transfer = "blob"
     tasks: tuple[Name, ...] = ()
-    splits: tuple[Literal["train", "validation", "test"], ...] = ("validation",)
+    splits: tuple[Split, ...] = ("validation",)
     delta: DeltaRef | None = None
     token: str
 

@@ -33,6 +33,7 @@ def another_release(folder: Path, oldest: int, newest: int) -> Path:
     messages = folder / "trunkline" / "messages.py"
     _replace(messages, "WIRE_OLDEST = 1\n", f"WIRE_OLDEST = {oldest}\n")
     _replace(messages, "WIRE_NEWEST = 1\n", f"WIRE_NEWEST = {newest}\n")
+    _replace(messages, "from trunkline.values import ", "from trunkline.values import since, ")
     for head, field in FIELDS.items():
         name, _, default = field.partition(" = ")
         _replace(messages, head, f"{head}\n    {name} = Field(default={default}, json_schema_extra=since(2))\n")

@@ -28,12 +28,11 @@ from trunkline.messages import (
     SetRef,
     TaskCount,
     Update,
-    Value,
     common_version,
     decode,
     nearest_version,
-    since,
 )
+from trunkline.values import Value, since
 
 DIGEST = "0123456789abcdef" * 4
 ENCODER = EncoderRef(name="reviews", type="text", manifest=DIGEST)
