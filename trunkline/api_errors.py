@@ -90,16 +90,7 @@ _FOREIGN: Mapping[int, type[TrunklineError]] = {
 
 def error_body(error: TrunklineError) -> dict[str, Any]:
     """An error as the JSON that leaves the master."""
-    told: dict[str, Any] = {
-        "code": error.code,
-        "message": error.message,
-        "hint": error.hint,
-        "retryable": error.retryable,
-    }
-    reason = getattr(error, "reason", None)
-    if reason is not None:
-        told["reason"] = str(reason)
-    return {"error": told}
+    return {"error": error.table()}
 
 
 def error_from(status: int, body: bytes | str) -> TrunklineError:

@@ -26,7 +26,7 @@ The number is the exit code of both command lines. A message reads "`x` should b
 """
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class Reason(StrEnum):
@@ -81,6 +81,12 @@ class TrunklineError(Exception):
     def public(self) -> str:
         """What may be told to another site: `str(self)`, unless that could hold what has to stay here."""
         return str(self)
+
+    def table(self) -> dict[str, Any]:
+        """This error as JSON data: what the API answers, and what `--output json` prints."""
+        told = {"code": self.code, "message": self.message, "hint": self.hint, "retryable": self.retryable}
+        reason: Reason | None = getattr(self, "reason", None)  # some kinds have one
+        return told if reason is None else told | {"reason": str(reason)}
 
 
 class UsageError(TrunklineError):

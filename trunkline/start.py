@@ -11,6 +11,7 @@ from importlib import import_module
 
 from trunkline.errors import UsageError
 from trunkline.installation import check_installation
+from trunkline.terminal import Result
 
 
 def admin() -> int | None:
@@ -35,8 +36,7 @@ def _refuse(error: UsageError, arguments: Sequence[str]) -> int:
     """Say it in the way that the command lines do, which cannot be loaded."""
     joined = " ".join(arguments)
     if "--output json" in joined or "--output=json" in joined:
-        told = {"code": error.code, "message": error.message, "hint": error.hint, "retryable": error.retryable}
-        print(json.dumps({"schema_version": "1", "status": "error", "exit_code": error.exit_code, "data": None, "error": told}))
+        print(json.dumps(Result(error=error).envelope()))
     else:
         print(f"error: {error}", file=sys.stderr)
     return error.exit_code

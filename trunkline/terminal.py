@@ -53,7 +53,7 @@ class Result:
 
     def envelope(self) -> dict[str, Any]:
         """As `--output json` prints it."""
-        told = told_of(self)
+        told = _told(self)
         status = "error" if told is not None else "partial" if self.partial else "ok"
         return {
             "schema_version": SCHEMA_VERSION,
@@ -64,16 +64,11 @@ class Result:
         }
 
 
-def told_of(result: Result) -> dict[str, Any] | None:
+def _told(result: Result) -> dict[str, Any] | None:
     """An error as the envelope has it."""
     if result.signal:
         return {"code": "interrupted", "message": f"signal {result.signal} ended it.", "hint": None, "retryable": True}
-    error = result.error
-    if error is None:
-        return None
-    told: dict[str, Any] = {"code": error.code, "message": error.message, "hint": error.hint, "retryable": error.retryable}
-    reason = getattr(error, "reason", None)
-    return told if reason is None else told | {"reason": str(reason)}
+    return result.error.table() if result.error is not None else None
 
 
 class Terminal:
