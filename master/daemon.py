@@ -10,10 +10,9 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from master import nodes, pki
 from master.api.app import make_app
@@ -29,7 +28,7 @@ from master.tokens import Gate, new_secret, new_token
 from trunkline import __version__
 from trunkline.clock import Clock, SystemClock
 from trunkline.errors import TrunklineError, Unreachable
-from trunkline.logs import LogFile
+from trunkline.logs import logging_to
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ def serve(settings: MasterSettings, *, stop: threading.Event | None = None, cloc
     home.create()
     with ExitStack() as parts:
         parts.callback(home.lock().release)
-        parts.enter_context(_logging(home, settings.log_level))
+        parts.enter_context(logging_to(home.logs / "daemon.log", settings.log_level, quiet=("httpx", "alembic", "uvicorn")))
         parts.enter_context(_signals(stop))
         daemon = parts.enter_context(_started(settings, home, clock))
         logger.info("serving %s (SuperLink %s), state %s", daemon.parts.url, daemon.parts.flower, home.folder)
@@ -249,31 +248,6 @@ class Daemon:
         self.runs[job.id] = run
         self.ledger.set_run(job.id, str(run))
         logger.info("job %s is run %s", job.id, run)
-
-
-@contextmanager
-def _logging(home: MasterHome, level: str) -> Iterator[None]:
-    """The daemon's log goes to a rotated file and to stderr."""
-    root = logging.getLogger()
-    formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handlers: Mapping[str, logging.Handler] = {
-        "file": LogFile(Path(home.logs) / "daemon.log"),
-        "stderr": logging.StreamHandler(),
-    }
-    before = root.level
-    root.setLevel(level.upper())
-    for chatty in ("httpx", "alembic", "uvicorn"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    for handler in handlers.values():
-        handler.setFormatter(formatter)
-        root.addHandler(handler)
-    try:
-        yield
-    finally:
-        root.setLevel(before)
-        for handler in handlers.values():
-            root.removeHandler(handler)
-            handler.close()
 
 
 @contextmanager

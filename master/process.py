@@ -15,7 +15,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
-from trunkline.logs import LogFile
+from trunkline.logs import FORMAT, LogFile
 
 LOOPBACK = "localhost,127.0.0.1,::1"
 
@@ -69,7 +69,7 @@ def take_order() -> dict[str, Any]:
         raise SystemExit("this program is started by `trunkline serve`, and ends with it")
     stream = LogStream(Path(order["log"]))
     sys.stdout = sys.stderr = stream
-    logging.basicConfig(level=logging.INFO, stream=stream, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, stream=stream, format=FORMAT)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     threading.Thread(target=_follow, args=(sys.stdin.fileno(),), daemon=True, name="follow-master").start()
     return order
