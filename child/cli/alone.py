@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from child.cli.base import open_home, settings, single, verb
-from trunkline.console import here
+from child.cli.base import open_home, settings, verb
+from trunkline.console import here, single
 from trunkline.errors import NotFound, SampleError, UsageError
 from trunkline.terminal import Result, table
 

@@ -2,21 +2,21 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 import typer
 
-from trunkline.console import Command, Console, Group, common, here
+from trunkline.console import Command, Console, Group, common, declare, here
+from trunkline.console.declare import Function
 from trunkline.errors import NotFound
 
 if TYPE_CHECKING:  # pydantic takes longer than the rest together, and `--help` does not need it
     from child.home import ChildHome
     from child.settings import ChildSettings
+    from trunkline.https import Patience
 
 DEFAULT_HOME = "~/.trunkline/child"
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _options() -> list[click.Option]:
@@ -40,23 +40,12 @@ class SiteGroup(Group):
 
 def noun(about: str) -> typer.Typer:
     """A group of commands."""
-    app = typer.Typer(cls=SiteGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
-    app.callback(help=about)(_nothing)
-    return app
-
-
-def single() -> typer.Typer:
-    """A module with one command."""
-    return typer.Typer(add_completion=False, rich_markup_mode=None)
+    return declare.noun(about, SiteGroup)
 
 
 def verb(app: typer.Typer, name: str | None = None) -> Callable[[Function], Function]:
     """A command; what its docstring says is its help."""
-    return app.command(name, cls=SiteCommand)
-
-
-def _nothing() -> None:
-    pass
+    return declare.verb(app, name, SiteCommand)
 
 
 def folder(console: Console) -> Path:
@@ -95,3 +84,11 @@ def settings(home: "ChildHome", flags: Mapping[str, Any] | None = None) -> "Chil
     from trunkline.settings import load
 
     return load(ChildSettings, home.settings, "TRUNKLINE_CHILD", flags)
+
+
+def patience() -> "Patience":
+    """How long a person's command waits for the master; `--timeout` sets other limits."""
+    from trunkline.https import Patience
+
+    limit = here().timeout
+    return Patience(connect=min(10.0, limit or 10.0), answer=min(60.0, limit or 60.0), progress=limit or 5.0)

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from typer import Argument
 
-from child.cli.base import single, verb
-from trunkline.console import completion_script
+from child.cli.base import verb
+from trunkline.console import completion_script, single
 from trunkline.terminal import Result
 
 app = single()

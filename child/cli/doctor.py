@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from child.cli.base import folder, open_home, settings, single, verb
+from child.cli.base import folder, open_home, settings, verb
 from trunkline import checkup
 from trunkline.checkup import Check
-from trunkline.console import here
+from trunkline.console import here, single
 from trunkline.errors import NotFound, TrunklineError, Unreachable
 from trunkline.terminal import Result
 

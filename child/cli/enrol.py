@@ -8,8 +8,8 @@ from typing import Annotated
 
 from typer import Option
 
-from child.cli.base import open_home, single, verb
-from trunkline.console import here
+from child.cli.base import open_home, patience, verb
+from trunkline.console import here, single
 from trunkline.errors import UsageError
 from trunkline.files import storage
 from trunkline.terminal import Result, pairs
@@ -31,12 +31,9 @@ def enrol(
     home = open_home(make=True)
     from child.identity import come_in
     from trunkline.clock import SystemClock
-    from trunkline.https import Patience
 
-    limit = here().timeout
-    patience = Patience(connect=min(10.0, limit or 10.0), answer=min(60.0, limit or 60.0), progress=limit or 5.0)
     rng = random.Random()  # noqa: S311 - jitter, no secret
-    identity = come_in(home, invitation, name, SystemClock(), rng, again=again, patience=patience)
+    identity = come_in(home, invitation, name, SystemClock(), rng, again=again, patience=patience())
     data = {
         "name": identity.name,
         "master": identity.url,

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from typer import Option
 
-from child.cli.base import open_home, single, verb
-from trunkline.console import here
+from child.cli.base import open_home, patience, verb
+from trunkline.console import single
 from trunkline.errors import UsageError
 from trunkline.terminal import Result
 
@@ -23,14 +23,11 @@ def request(
         raise UsageError("`--encoder` or `--type` should be given, found neither.")
     from child.identity import Identity
     from trunkline.clock import SystemClock
-    from trunkline.https import Patience
     from trunkline.messages import Request
     from trunkline.settings import build
 
-    limit = here().timeout
     identity = Identity.read(open_home())
     wanted = {"child": identity.name, "encoder": encoder, "type": type_, "tasks": tuple(task or ())}
-    patience = Patience(connect=min(10.0, limit or 10.0), answer=min(60.0, limit or 60.0), progress=limit or 5.0)
-    with identity.api(SystemClock(), patience=patience) as api:
+    with identity.api(SystemClock(), patience=patience()) as api:
         asked = api.request(build(Request, wanted, "the request"))
     return Result(asked.table(), [f"job {asked.job} {'started' if asked.new else 'is open already'} ({asked.state})"])

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from typer import Option
 
-from child.cli.base import open_home, single, verb
-from trunkline.console import here
+from child.cli.base import open_home, verb
+from trunkline.console import here, single
 from trunkline.files import Lock, storage
 from trunkline.terminal import Result
 

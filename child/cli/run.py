@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from child.cli.base import open_home, settings, single, verb
+from child.cli.base import open_home, settings, verb
+from trunkline.console import single
 from trunkline.logs import logging_to
 from trunkline.terminal import Result
 

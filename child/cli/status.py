@@ -3,7 +3,8 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from child.cli.base import open_home, single, verb
+from child.cli.base import open_home, verb
+from trunkline.console import single
 from trunkline.errors import AlreadyRunning, TrunklineError
 from trunkline.files import Lock
 from trunkline.terminal import Result, amount, pairs, table

@@ -2,8 +2,9 @@
 
 import platform
 
-from child.cli.base import single, verb
+from child.cli.base import verb
 from trunkline import __version__
+from trunkline.console import single
 from trunkline.terminal import Result, pairs
 
 app = single()

@@ -4,13 +4,14 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 import typer
 
-from trunkline.console import Command, Console, Group, common, here
+from trunkline.console import Command, Console, Group, common, declare, here
+from trunkline.console.declare import Function
 from trunkline.errors import NotFound, UsageError
 from trunkline.files import storage
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:  # pydantic and ssl take longer than the rest together, and `-
 
 DEFAULT_STATE = "~/.local/state/trunkline"
 """Where a master keeps everything unless told otherwise; the same as in `MasterSettings`."""
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _options() -> list[click.Option]:
@@ -50,23 +49,12 @@ class AdminGroup(Group):
 
 def noun(about: str) -> typer.Typer:
     """A group of commands."""
-    app = typer.Typer(cls=AdminGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
-    app.callback(help=about)(_nothing)
-    return app
-
-
-def single() -> typer.Typer:
-    """A module with one command."""
-    return typer.Typer(add_completion=False, rich_markup_mode=None)
+    return declare.noun(about, AdminGroup)
 
 
 def verb(app: typer.Typer, name: str | None = None, cls: type[Command] = AdminCommand) -> Callable[[Function], Function]:
     """A command of a noun; what its docstring says is its help."""
-    return app.command(name, cls=cls)
-
-
-def _nothing() -> None:
-    pass
+    return declare.verb(app, name, cls)
 
 
 # -- where the master is -----------------------------------------------------------------------------------------------

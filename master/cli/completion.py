@@ -4,8 +4,8 @@ from typing import Annotated
 
 from typer import Argument
 
-from master.cli.base import single, verb
-from trunkline.console import completion_script
+from master.cli.base import verb
+from trunkline.console import completion_script, single
 from trunkline.terminal import Result
 
 app = single()

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from typer import Option
 
-from master.cli.base import single, verb
-from trunkline.console import here
+from master.cli.base import verb
+from trunkline.console import here, single
 from trunkline.errors import UsageError
 from trunkline.terminal import Result, amount, table
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from master.cli.base import open_master, settings, single, verb, where
+from master.cli.base import open_master, settings, verb, where
 from trunkline import checkup
 from trunkline.checkup import Check
-from trunkline.console import here
+from trunkline.console import here, single
 from trunkline.errors import SettingsError, TrunklineError
 from trunkline.terminal import Result, amount
 

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from typer import Option
 
-from master.cli.base import settings, single, verb
+from master.cli.base import settings, verb
+from trunkline.console import single
 from trunkline.terminal import Result
 
 app = single()

@@ -3,9 +3,9 @@
 import platform
 from typing import Any
 
-from master.cli.base import open_master, single, verb
+from master.cli.base import open_master, verb
 from trunkline import __version__
-from trunkline.console import here
+from trunkline.console import here, single
 from trunkline.errors import TrunklineError
 from trunkline.terminal import Result, pairs
 

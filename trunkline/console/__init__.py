@@ -8,10 +8,11 @@ A command is a function that returns a `Result`, or raises an error of `trunklin
 
 from trunkline.console.commands import Command, Group
 from trunkline.console.completion import completion_script
+from trunkline.console.declare import single
 from trunkline.console.failures import CRASH_LOG
 from trunkline.console.lazy import Lazy, Root
 from trunkline.console.options import common
 from trunkline.console.running import run
 from trunkline.console.state import Console, here
 
-__all__ = ["CRASH_LOG", "Command", "Console", "Group", "Lazy", "Root", "common", "completion_script", "here", "run"]
+__all__ = ["CRASH_LOG", "Command", "Console", "Group", "Lazy", "Root", "common", "completion_script", "here", "run", "single"]
