@@ -13,8 +13,8 @@ from child.train import tensors_of
 from tasks import encoders, evaluate
 from tasks.encoders import Encoder
 from tasks.heads import Head, make_head
-from tasks.samples import task_labels
 from tasks.specs import TaskSpec
+from tasks.survey import survey
 from trunkline.errors import NotFound, SpecError, UsageError
 from trunkline.sets import SetFile
 
@@ -101,7 +101,7 @@ def _labels(home: ChildHome, spec: TaskSpec, private: Private) -> tuple[str, ...
     labels = tuple(names.split("|")) if names else ()
     outputs = private.tensors.get(f"{spec.name}/head/linear.bias")
     if spec.head in ("single", "multi", "tokens") and outputs is not None and len(outputs) != len(labels):
-        return task_labels(spec, home.folder, home.cache, (home.modules,))  # a name with the separator in it
+        return survey(spec, home.folder, home.cache, (home.modules,)).labels  # a name with the separator in it
     return labels
 
 

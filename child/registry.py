@@ -6,8 +6,8 @@ from pathlib import Path
 import tomli_w
 
 from child.home import ChildHome
-from tasks.samples import count_samples
 from tasks.specs import TaskSpec
+from tasks.survey import survey
 from trunkline.errors import Conflict, NotFound
 from trunkline.files import write_atomically
 from trunkline.settings import build, read_toml
@@ -61,7 +61,7 @@ class Registry:
         :raises SampleError: the file is not what the task says.
         :raises SpecError: the task's own reader is not here.
         """
-        return count_samples(spec, self.home.folder, self.home.cache, (self.home.modules,))
+        return dict(survey(spec, self.home.folder, self.home.cache, (self.home.modules,)).counts)
 
     def _path(self, name: str) -> Path:
         return self.home.tasks / f"{name}.toml"

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tasks import declared, lora, sources
 from tasks.batches import Encoded, Inputs
-from tasks.processors import TextProcessor, VectorProcessor
+from tasks.processors import Processor, TextProcessor, VectorProcessor
 from tasks.specs import EncoderSpec, Lora, Module
 from trunkline.errors import Conflict, DamagedFile, Reason, RefusedValue, SpecError
 from trunkline.files import storage, write_atomically
@@ -48,7 +48,7 @@ class Encoder(nn.Module):
     :raises SpecError: a pattern of `spec` matches nothing, or nothing is left to train.
     """
 
-    def __init__(self, spec: EncoderSpec, body: nn.Module, processor: TextProcessor | VectorProcessor) -> None:
+    def __init__(self, spec: EncoderSpec, body: nn.Module, processor: Processor) -> None:
         super().__init__()
         self.spec, self.body, self.processor = spec, body, processor
         self.hidden: int = sources.width(spec, body) if spec.features == "vector" else int(body.config.hidden_size)  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ from tasks import metrics
 from tasks.batches import IGNORED, Batch, Inputs
 from tasks.encoders import Encoder
 from tasks.heads import Head, Multi, Single
-from tasks.processors import TextProcessor, VectorProcessor
+from tasks.processors import Processor, VectorProcessor
 from tasks.samples import Row, words
 from tasks.specs import TaskSpec
 from tasks.table import SampleTable
@@ -146,7 +146,7 @@ def _predict(encoder: Encoder, head: Head, spec: TaskSpec, labels: tuple[str, ..
             {"labels": [labels[k] for k, p in enumerate(row) if p > 0.5], "probabilities": dict(zip(labels, row, strict=True))}
             for row in table
         ]
-    found = head.predict(sides)
+    found = head.predict(sides)  # of a user's own head too, whose outputs are no probabilities
     if spec.head == "tokens":
         each = zip(firsts, found.tolist(), samples, strict=True)
         return [{"labels": _of_words(first, row, labels, sample, spec)} for first, row, sample in each]
@@ -159,7 +159,7 @@ def _predict(encoder: Encoder, head: Head, spec: TaskSpec, labels: tuple[str, ..
     return [{"value": float(value)} for value in found.tolist()]
 
 
-def _inputs(processor: TextProcessor | VectorProcessor, spec: TaskSpec, samples: list[Row]) -> tuple[list[Inputs], list[list[int]]]:
+def _inputs(processor: Processor, spec: TaskSpec, samples: list[Row]) -> tuple[list[Inputs], list[list[int]]]:
     """The sides of a batch, and for tokens the word that each token is the first piece of."""
     if isinstance(processor, VectorProcessor):
         sides = [np.stack([processor.vector(spec, row, cut) for row in samples]) for cut in spec.sides]

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,6 @@ from tasks.samples import Row, words, wrong
 from tasks.specs import TaskSpec
 from trunkline.errors import SpecError
 from trunkline.files import sha256_file
-
-
-class Processor(Protocol):
-    """What an encoder needs done to samples before it can read them."""
-
-    digest: str  # of all that decides the numbers
 
 
 class TextProcessor:
@@ -127,3 +121,7 @@ class VectorProcessor:
             return json.loads(value)
         except ValueError:
             raise wrong(spec, line, column, f"should be a JSON list of numbers, found {value[:60]!r}") from None
+
+
+Processor = TextProcessor | VectorProcessor
+"""What an encoder needs done to samples before it can read them. Its `digest` is of all that decides the numbers."""

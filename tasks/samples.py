@@ -1,23 +1,21 @@
-"""From the rows of a file to samples of a task: columns found, labels checked, each in its split; and a survey of them all."""
+"""From the rows of a file to samples of a task: columns found, labels checked, each in its split."""
 
 import difflib
 import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks import plugins
 from tasks.readers import records
 from tasks.specs import TaskSpec
 from trunkline.errors import SampleError
-from trunkline.files import sha256_file, sha256_remembered, write_atomically
-from trunkline.values import SPLITS, Split
+from trunkline.values import Split
 
 Label = None | str | float | tuple[str, ...]
 """None for pairs, a name, a number, or several names: a set for `multi`, one a token for `tokens`."""
@@ -198,85 +196,3 @@ def taken(spec: TaskSpec, training: NDArray[np.int64]) -> NDArray[np.int64]:
         return training
     count = max(1, round(len(training) * spec.rows))
     return np.sort(np.random.default_rng(spec.seed).permutation(training)[:count])
-
-
-# -- a survey of the whole file ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What a file holds for a task; cheap to keep, and it stays at its site."""
-
-    counts: dict[str, int] = field(default_factory=dict)  # samples by split; `train` after `rows`
-    labels: tuple[str, ...] = ()
-
-
-def source_digest(spec: TaskSpec, base: Path) -> str:
-    """SHA-256 of a task's file, or of all files in its folder by name.
-
-    :raises SampleError: there is none.
-    """
-    path = spec.source(base)
-    try:
-        if not path.is_dir():
-            return sha256_remembered(path)
-        parts = [(str(part.relative_to(path)), sha256_remembered(part)) for part in sorted(path.rglob("*")) if part.is_file()]
-    except FileNotFoundError:
-        raise SampleError(f"`{path}` should be a file of samples, found none.") from None
-    except OSError as error:
-        raise SampleError(f"`{path}` should be readable, found: {error.strerror}.") from None
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-_DECIDES = {"head", "format", "encoding", "fields", "label", "labels", "separator", "split", "fractions", "seed", "reader"}
-"""The fields of a TaskSpec that decide how its file is read."""
-
-
-def content_key(spec: TaskSpec, base: Path, modules: Sequence[Path], *more: str) -> str:
-    """Digest of all that decides how a file is read: its content, what the task says of it, and the code of a user's own reader."""
-    about = spec.model_dump(mode="json", include=_DECIDES)
-    reader = plugins.file_of(spec.reader, (base, *modules)) if spec.reader is not None else None
-    own = sha256_file(reader) if reader is not None else ""
-    return hashlib.sha256(json.dumps([source_digest(spec, base), about, own, *more], sort_keys=True).encode()).hexdigest()
-
-
-def survey(spec: TaskSpec, base: Path, cache: Path, modules: Sequence[Path] = ()) -> Survey:
-    """Counts and labels of a task; the file is read once for each content.
-
-    :raises SampleError: something is wrong in the file.
-    """
-    place = cache / f"survey-{spec.name}.json"
-    key = content_key(spec, base, modules, str(spec.rows))
-    known = _known(place, key)
-    if known is not None:
-        return known
-    counts = dict.fromkeys(SPLITS, 0)
-    names: set[str] = set(spec.labels or ())
-    for row in rows(spec, base, modules):
-        counts[row.split] += 1
-        if isinstance(row.label, str):
-            names.add(row.label)
-        elif isinstance(row.label, tuple):
-            names.update(row.label)
-    counts["train"] = len(taken(spec, np.arange(counts["train"], dtype=np.int64)))
-    found = Survey({str(split): count for split, count in counts.items()}, spec.labels or tuple(sorted(names)))
-    write_atomically(place, json.dumps({"key": key, **asdict(found)}).encode(), mode=0o600)
-    return found
-
-
-def _known(place: Path, key: str) -> Survey | None:
-    try:
-        stored = json.loads(place.read_bytes())
-        return Survey(dict(stored["counts"]), tuple(stored["labels"])) if stored["key"] == key else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # a cache: what cannot be read is made again
-
-
-def count_samples(spec: TaskSpec, base: Path, cache: Path, modules: Sequence[Path] = ()) -> dict[str, int]:
-    """Samples of a task by split, for the confirmation; no tokenizer is needed."""
-    return dict(survey(spec, base, cache, modules).counts)
-
-
-def task_labels(spec: TaskSpec, base: Path, cache: Path, modules: Sequence[Path] = ()) -> tuple[str, ...]:
-    """Label names of a task in the order its head uses."""
-    return survey(spec, base, cache, modules).labels

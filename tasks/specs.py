@@ -20,7 +20,6 @@ Options = dict[str, bool | int | float | str | list[int] | list[float] | list[st
 
 Head = Literal["single", "multi", "regression", "tokens", "pairs"]
 
-DEFAULT_METRIC = {"single": "accuracy", "multi": "f1", "regression": "pearson", "tokens": "accuracy", "pairs": "recall@1"}
 METRICS = {
     "single": ("accuracy", "f1"),
     "multi": ("f1", "accuracy"),
@@ -152,7 +151,7 @@ class TaskSpec(Spec):
     @property
     def measure(self) -> str:
         """The metric it is judged by."""
-        return self.metric or DEFAULT_METRIC[self.head]
+        return self.metric or METRICS[self.head][0]
 
     @property
     def higher_is_better(self) -> bool:

@@ -26,9 +26,11 @@ import torch
 from numpy.typing import NDArray
 
 from tasks.batches import IGNORED, Batch, Inputs
-from tasks.processors import TextProcessor, VectorProcessor
-from tasks.samples import content_key, count_samples, taken, task_labels
+from tasks.encoders import Encoder
+from tasks.processors import Processor, TextProcessor, VectorProcessor
+from tasks.samples import taken
 from tasks.specs import TaskSpec
+from tasks.survey import content_key
 from tasks.tablewriter import build
 from trunkline.errors import SampleError, SpecError
 from trunkline.files import storage
@@ -42,17 +44,20 @@ _KEY = 24  # characters of the digest in a folder's name
 _KEPT = 4  # tables of one task
 
 
-def open_table(spec: TaskSpec, encoder: Any, cache: Path, base: Path, memory: int, modules: Sequence[Path] = ()) -> "SampleTable":
+def open_table(
+    spec: TaskSpec, encoder: Encoder | Processor, cache: Path, base: Path, memory: int, modules: Sequence[Path] = ()
+) -> "SampleTable":
     """The samples of a task as an encoder reads them; made on the first call, mapped on every other.
 
     :param encoder: an `Encoder`, or its processor.
     :param cache: folder for the tables, of this site alone.
     :param base: folder that `spec.data` is relative to.
     :param memory: bytes that reading may take, whatever the size of the file.
+    :param modules: folders with a user's own reader.
     :raises SampleError: something is wrong in the file, or it has no training samples.
     :raises StorageFailed: the disk refused.
     """
-    processor: TextProcessor | VectorProcessor = getattr(encoder, "processor", encoder)
+    processor = encoder.processor if isinstance(encoder, Encoder) else encoder
     _check_features(spec, processor)
     key = content_key(spec, base, modules, processor.digest, str(_FORM))
     folder = cache / f"table-{spec.name}-{key[:_KEY]}"
@@ -83,7 +88,7 @@ def _forget_old(cache: Path, task: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_features(spec: TaskSpec, processor: TextProcessor | VectorProcessor) -> None:
+def _check_features(spec: TaskSpec, processor: Processor) -> None:
     if isinstance(processor, VectorProcessor) and spec.head == "tokens":
         raise SpecError(f"task {spec.name!r} should not label tokens, found an encoder that reads vectors.")
 
@@ -91,7 +96,7 @@ def _check_features(spec: TaskSpec, processor: TextProcessor | VectorProcessor) 
 class SampleTable:
     """A task's samples, mapped from disk. Made by `open_table`."""
 
-    def __init__(self, folder: Path, spec: TaskSpec, processor: TextProcessor | VectorProcessor) -> None:
+    def __init__(self, folder: Path, spec: TaskSpec, processor: Processor) -> None:
         self.folder, self.spec, self.processor = folder, spec, processor
         about = json.loads((folder / "table.json").read_bytes())
         self.labels: tuple[str, ...] = tuple(about["labels"])
@@ -200,4 +205,4 @@ def _side(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Inputs:
     return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
 
 
-__all__ = ["SampleTable", "count_samples", "open_table", "task_labels"]
+__all__ = ["SampleTable", "open_table"]

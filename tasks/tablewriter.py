@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.batches import IGNORED
-from tasks.processors import TextProcessor, VectorProcessor
+from tasks.processors import Processor, TextProcessor, VectorProcessor
 from tasks.samples import Row, rows
 from tasks.specs import TaskSpec
 from trunkline.errors import SampleError
@@ -64,11 +64,18 @@ def build(
     folder: Path,
     key: str,
     spec: TaskSpec,
-    processor: TextProcessor | VectorProcessor,
+    processor: Processor,
     base: Path,
     memory: int,
     modules: Sequence[Path],
 ) -> None:
+    """Write a task's table into a folder that is there.
+
+    :param key: what the folder is named by, see `tasks.table`.
+    :param base, memory, modules: see `open_table`.
+    :raises SampleError: something is wrong in the file, or it has too few labels.
+    :raises StorageFailed: the disk refused.
+    """
     labels = _Labels(spec.labels)
     ends: dict[str, int] = {}
     count = 0

@@ -180,7 +180,7 @@ def _survey(home: "ChildHome", spec: "TaskSpec") -> dict[str, Any]:
 
     :raises SampleError: something is wrong in the file, or it has nothing to train on.
     """
-    from tasks.samples import survey
+    from tasks.survey import survey
 
     found = survey(spec, home.folder, home.cache, (home.modules,))
     if not found.counts.get("train"):

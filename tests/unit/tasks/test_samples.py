@@ -8,7 +8,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from tasks.samples import Row, count_samples, rows, survey, taken, task_labels
+from tasks.samples import Row, rows, taken
 from tasks.specs import TaskSpec
 from tests.unit.tasks.conftest import Write
 from trunkline.errors import SampleError, SpecError
@@ -212,48 +212,3 @@ def test_a_share_of_the_training_rows_is_chosen_by_seed_and_never_none() -> None
     assert len(taken(single(rows=1e-6), training)) == 1
     assert np.array_equal(taken(single(), training), training)
     assert len(taken(single(rows=0.1), training[:0])) == 0
-
-
-# -- the survey --------------------------------------------------------------------------------------------------------
-
-
-def test_the_survey_counts_and_names_and_reads_a_file_once(
-    tmp_path: Path, write_csv: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_csv("a.csv", [HEADER, *ROWS])
-    cache = tmp_path / "cache"
-    assert count_samples(single(), tmp_path, cache) == {"train": 2, "validation": 1, "test": 1}
-    assert task_labels(single(), tmp_path, cache) == ("no", "yes")
-    with monkeypatch.context() as patch:
-        patch.setattr("tasks.samples.rows", lambda *_: pytest.fail("read again"))
-        assert count_samples(single(), tmp_path, cache)["train"] == 2
-        assert count_samples(single(batch_size=7), tmp_path, cache)["train"] == 2  # nothing that decides how it is read
-    write_csv("a.csv", [HEADER, *ROWS, ("more", "maybe", "train")])
-    assert count_samples(single(), tmp_path, cache)["train"] == 3
-    assert task_labels(single(), tmp_path, cache) == ("maybe", "no", "yes")
-    assert task_labels(single(labels=("yes", "no", "maybe")), tmp_path, cache) == ("yes", "no", "maybe")
-    assert count_samples(single(rows=0.34), tmp_path, cache)["train"] == 1
-
-
-def test_a_readers_code_is_part_of_what_decides(tmp_path: Path, write_csv: Write) -> None:
-    write_csv("a.csv", [HEADER, *ROWS])
-    (tmp_path / "modules").mkdir()
-    for count in (3, 5):
-        row = "{'text': 'a', 'label': str(n), 'split': 'train'}"
-        code = f"def read(path, spec):\n    for n in range({count}):\n        yield {row}\n"
-        (tmp_path / "modules" / "own.py").write_text(code)
-        found = count_samples(single(reader="own.py:read"), tmp_path, tmp_path / "cache", [tmp_path / "modules"])
-        assert found["train"] == count
-
-
-def test_a_damaged_survey_is_made_again(tmp_path: Path, write_csv: Write) -> None:
-    write_csv("a.csv", [HEADER, *ROWS])
-    wanted = survey(single(), tmp_path, tmp_path)
-    for damage in (b"", b"{", b"[]", b'{"key": 1}'):
-        (tmp_path / "survey-t.json").write_bytes(damage)
-        assert survey(single(), tmp_path, tmp_path) == wanted
-
-
-def test_a_task_without_training_samples_counts_zero(tmp_path: Path, write_csv: Write) -> None:
-    write_csv("a.csv", [HEADER, ("a", "x", "test"), ("b", "y", "test")])
-    assert count_samples(single(), tmp_path, tmp_path / "cache") == {"train": 0, "validation": 0, "test": 2}
