@@ -45,14 +45,14 @@ COLUMNS = (
     "whole round, times as fast",
 )
 
-ABOUT = """Seconds a round, median of the rounds after the first, which stands apart. `exchange` is the part from the
-moment the members are fixed to the published target: down, train nothing, up, fuse, which is all that a round of stock
-Flower is. A whole round of ours begins with an instruction and the confirmations, which stock Flower does not have.
-Both clients add a small number of their own to what they get, so no two sets are the same bytes and nothing is saved by
-content addressing. Ours: TLS, node keys, a token for each transfer, every value checked, a ledger on disk, what it names flushed. Stock Flower 1.42:
-`flower-superlink --insecure`, two `flower-supernode --insecure`, FedAvg with `fraction_evaluate=0`, all in memory.
-Parameters moved are the bytes of the sets that children and master give each other in a round; over the loopback goes
-all that any program of the machine sent meanwhile, start-up included."""
+ABOUT = """Seconds a round, median of the rounds after the first, which stands apart. `exchange` is the part from the moment the
+members are fixed to the published target: down, train nothing, up, fuse, which is all that a round of stock Flower
+is. A whole round of ours begins with an instruction and the confirmations, which stock Flower does not have. Both
+clients add a small number of their own to what they get, so no two sets are the same bytes and nothing is saved by
+content addressing. Ours: TLS, node keys, a token for each transfer, every value checked, a ledger on disk, what it
+names flushed. Stock Flower 1.42: `flower-superlink --insecure`, two `flower-supernode --insecure`, FedAvg with
+`fraction_evaluate=0`, all in memory. Parameters moved are the bytes of the sets that children and master give each
+other in a round; over the loopback goes all that any program of the machine sent meanwhile, start-up included."""
 
 
 def measure(sizes: Sequence[Size], folder: Path, clock: Clock, note: Note) -> Section:
