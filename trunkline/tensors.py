@@ -29,8 +29,8 @@ DTYPES: Mapping[str, np.dtype[np.generic]] = {
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
-SLICE_ELEMENTS = 1 << 20
-"""How many elements are worked on at a time: 4 MB of float32, 8 MB of float64."""
+SLICE_ELEMENTS = 1 << 18
+"""How many elements are worked on at a time: 1 MB of float32, 2 MB of float64, which caches hold."""
 
 
 @dataclass(frozen=True, slots=True)
