@@ -11,6 +11,7 @@ from child.site import READY
 from child.state import Private, PrivateStore
 from child.train import tensors_of
 from tasks import encoders, evaluate
+from tasks.declared import read_spec
 from tasks.encoders import Encoder
 from tasks.heads import Head, make_head
 from tasks.specs import TaskSpec
@@ -80,7 +81,7 @@ def _files(home: ChildHome, name: str) -> Path:
 
 def _name_of(folder: Path) -> str | None:
     try:
-        return encoders.read_spec(folder).name
+        return read_spec(folder).name
     except SpecError:
         return None
 

@@ -10,6 +10,7 @@ from child.settings import ChildSettings
 from child.train import LocalTask
 from child.transfer import Transfer
 from tasks import encoders
+from tasks.declared import read_spec
 from tasks.encoders import Encoder
 from tasks.evaluate import evaluate
 from tasks.heads import make_head
@@ -50,7 +51,7 @@ class Site:
         try:
             return encoders.load(folder, self.modules())
         except SpecError as error:
-            if not isinstance(encoders.read_spec(folder).source, Module):
+            if not isinstance(read_spec(folder).source, Module):
                 raise
             hint = "Its file belongs into the child's `modules` folder."
             raise RefusedValue(Reason.NO_MODULE, error.message, hint=hint) from error

@@ -9,11 +9,30 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from tasks.folder import DECLARATION
 from tasks.specs import Config, EncoderSpec, Module, Pretrained
+from trunkline.errors import SpecError
 from trunkline.files import sha256_file, storage
 
 FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 """What is read of a model's folder."""
+
+
+def read_spec(folder: Path) -> EncoderSpec:
+    """The declaration in an encoder's folder.
+
+    :raises SpecError: there is none.
+    """
+    path = folder / DECLARATION
+    try:
+        return EncoderSpec.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise SpecError(f"`{folder}` should be the folder of an encoder, found no {DECLARATION}.") from None
+    except ValidationError as error:
+        said = error.errors(include_url=False, include_input=False)[0]["msg"]
+        raise SpecError(f"`{path}` should declare an encoder, found: {said}.") from None
 
 
 def by_file_name(spec: EncoderSpec, modules: Sequence[Path]) -> tuple[EncoderSpec, Sequence[Path]]:

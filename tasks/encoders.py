@@ -1,16 +1,8 @@
 """The shared encoder: made once by the master, loaded by whoever trains or uses it, read and written as named tensors.
 
-    FOLDER/
-        encoder.json            its EncoderSpec, without places on the machine that made it
-        config.json, tokenizer  as Hugging Face writes them (text only)
-        frozen.safetensors      tensors that are never trained, so they travel once
-        shared.safetensors      the initial parameter set: every other tensor of its state_dict, under the same name
-
 Shapes: B samples, T tokens, H hidden.
 """
 
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from tasks import declared, lora, sources
 from tasks.batches import Encoded, Inputs
+from tasks.declared import read_spec
+from tasks.folder import DECLARATION, FROZEN, SHARED
 from tasks.processors import Processor, TextProcessor, VectorProcessor
 from tasks.specs import EncoderSpec, Lora, Module
-from trunkline.errors import Conflict, DamagedFile, Reason, RefusedValue, SpecError
-from trunkline.files import storage, write_atomically
+from trunkline.errors import DamagedFile, Reason, RefusedValue, SpecError
+from trunkline.files import write_atomically
+from trunkline.folders import check_new, new_folder
 from trunkline.sets import SetFile, write_set
 from trunkline.tensors import Array, TensorSpec, narrow, widen
 
@@ -176,28 +170,21 @@ def create(spec: EncoderSpec, folder: Path, modules: Sequence[Path] = ()) -> Non
     :raises Conflict: the folder is there and not empty.
     :raises StorageFailed: the disk refused.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Conflict(f"`{folder}` should be a new folder, found one that is in use.")
+    check_new(folder)
     spec, modules = declared.by_file_name(spec, modules)
     body, config, tokenizer = sources.network(spec, modules)
     spec = declared.without_folders(spec)
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    with storage(folder):
-        beside.mkdir(parents=True)
-        try:
-            _fill(spec, beside, body, config, tokenizer)
-            beside.replace(folder)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+    with new_folder(folder) as beside:
+        _fill(spec, beside, body, config, tokenizer)
 
 
 def _fill(spec: EncoderSpec, folder: Path, body: nn.Module, config: Any, tokenizer: Path | None) -> None:
-    write_atomically(folder / "encoder.json", spec.model_dump_json(indent=1).encode())
+    write_atomically(folder / DECLARATION, spec.model_dump_json(indent=1).encode())
     processor = VectorProcessor(spec.shape or ()) if config is None else _text_files(spec, folder, config, tokenizer)
     encoder = Encoder(spec, body, processor)
-    write_set(folder / "frozen.safetensors", encoder.frozen_tensors())
+    write_set(folder / FROZEN, encoder.frozen_tensors())
     shared = {name: encoder.read_shared(name, slice(0, tensor.rows)) for name, tensor in encoder.shared_spec().items()}
-    write_set(folder / "shared.safetensors", shared)
+    write_set(folder / SHARED, shared)
 
 
 def _text_files(spec: EncoderSpec, folder: Path, config: Any, tokenizer: Path | None) -> TextProcessor:
@@ -210,20 +197,6 @@ def _text_files(spec: EncoderSpec, folder: Path, config: Any, tokenizer: Path | 
     processor.tokenizer.save_pretrained(str(folder))
     config.save_pretrained(str(folder))
     return TextProcessor(folder, spec.max_length)
-
-
-def read_spec(folder: Path) -> EncoderSpec:
-    """The declaration in an encoder's folder.
-
-    :raises SpecError: there is none.
-    """
-    try:
-        return EncoderSpec.model_validate_json((folder / "encoder.json").read_bytes())
-    except FileNotFoundError:
-        raise SpecError(f"`{folder}` should be the folder of an encoder, found no encoder.json.") from None
-    except ValidationError as error:
-        said = error.errors(include_url=False, include_input=False)[0]["msg"]
-        raise SpecError(f"`{folder / 'encoder.json'}` should declare an encoder, found: {said}.") from None
 
 
 def load(folder: Path, modules: Sequence[Path] = ()) -> Encoder:
@@ -239,12 +212,12 @@ def load(folder: Path, modules: Sequence[Path] = ()) -> Encoder:
     else:
         body = sources.from_config(sources.read_config(folder))
         encoder = Encoder(spec, body, TextProcessor(folder, spec.max_length))
-    with SetFile(folder / "frozen.safetensors") as file:
+    with SetFile(folder / FROZEN) as file:
         encoder.load_frozen(file)
-    if (folder / "shared.safetensors").is_file():
-        with SetFile(folder / "shared.safetensors") as file:
+    if (folder / SHARED).is_file():
+        with SetFile(folder / SHARED) as file:
             encoder.load_shared(file.read)
     return encoder
 
 
-__all__ = ["Encoder", "create", "load", "read_spec"]
+__all__ = ["Encoder", "create", "load"]

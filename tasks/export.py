@@ -4,20 +4,22 @@ What is written loads without Trunkline: `AutoModel.from_pretrained(folder)`, `S
 """
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 
+from tasks.declared import read_spec
+from tasks.folder import DECLARATION, FROZEN, SHARED
 from tasks.specs import EncoderSpec
-from trunkline.errors import Conflict, SpecError
-from trunkline.files import storage, write_atomically
+from trunkline.errors import SpecError
+from trunkline.files import write_atomically
+from trunkline.folders import new_folder
 from trunkline.sets import SetFile
 
 FORMATS = ("hf", "sentence-transformers", "safetensors")
 
-_OWN = {"encoder.json", "frozen.safetensors", "shared.safetensors"}
+_OWN = {DECLARATION, FROZEN, SHARED}
 
 
 def export(encoder_folder: Path, shared: SetFile, out: Path, format: str, card: str) -> None:
@@ -32,27 +34,19 @@ def export(encoder_folder: Path, shared: SetFile, out: Path, format: str, card: 
     """
     if format not in FORMATS:
         raise SpecError(f"`format` should be one of {', '.join(FORMATS)}, found {format!r}.")
-    spec = EncoderSpec.model_validate_json((encoder_folder / "encoder.json").read_bytes())
+    spec = read_spec(encoder_folder)
     if format != "safetensors" and spec.features != "text":
         raise SpecError(f"`format` should be safetensors for an encoder of a user's module, found {format!r}.")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Conflict(f"`{out}` should be a new folder, found one that is in use.")
-    beside = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    with storage(out):
-        beside.mkdir(parents=True)
-        try:
-            _weights(beside / "model.safetensors", encoder_folder, shared)
-            write_atomically(beside / "README.md", card.encode())
-            _about(beside, encoder_folder, spec, form=format)
-            beside.replace(out)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+    with new_folder(out) as beside:
+        _weights(beside / "model.safetensors", encoder_folder, shared)
+        write_atomically(beside / "README.md", card.encode())
+        _about(beside, encoder_folder, spec, form=format)
 
 
 def _weights(path: Path, encoder_folder: Path, shared: SetFile) -> None:
     from safetensors.numpy import save_file
 
-    with SetFile(encoder_folder / "frozen.safetensors") as frozen:
+    with SetFile(encoder_folder / FROZEN) as frozen:
         tensors = frozen.tensors() | shared.tensors()
     # Other readers ask the file which library its tensors are meant for.
     save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, str(path), metadata={"format": "pt"})
@@ -60,7 +54,7 @@ def _weights(path: Path, encoder_folder: Path, shared: SetFile) -> None:
 
 def _about(folder: Path, encoder_folder: Path, spec: EncoderSpec, form: str) -> None:
     if form == "safetensors":
-        shutil.copyfile(encoder_folder / "encoder.json", folder / "encoder.json")
+        shutil.copyfile(encoder_folder / DECLARATION, folder / DECLARATION)
         return
     for file in sorted(encoder_folder.iterdir()):
         if file.is_file() and file.name not in _OWN:

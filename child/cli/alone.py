@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from child.cli.base import open_home, settings, verb
+from tasks.folder import DECLARATION
 from trunkline.console import here, single
 from trunkline.errors import NotFound, SampleError, UsageError
 from trunkline.terminal import Result, table
@@ -32,11 +33,11 @@ def alone(
     if every is not None and every < 1:
         raise UsageError(f"`--every` should be at least 1, found {every}.")
     home = open_home()
-    if not (encoder / "encoder.json").is_file():
+    if not (encoder / DECLARATION).is_file():
         hint = "Make one: trunkline encoder create NAME --from MODEL --keep FOLDER --no-send."
         raise NotFound(f"`--encoder` should be the folder of an encoder, found none at {encoder}.", hint=hint)
     from child.registry import Registry
-    from tasks.encoders import read_spec
+    from tasks.declared import read_spec
     from trunkline.messages import Plan
     from trunkline.settings import build
 

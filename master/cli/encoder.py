@@ -7,8 +7,10 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from master.cli.base import noun, open_master, verb, where
+from tasks.folder import DECLARATION
 from trunkline.console import here
 from trunkline.errors import Conflict, NotFound, UsageError
+from trunkline.folders import check_new
 from trunkline.terminal import Result, amount, moment, pairs, table
 
 app = noun("Shared encoders and their versions.")
@@ -81,7 +83,7 @@ def create(
             raise Conflict(f"`NAME` should be new, found encoder {name!r} already.", hint=f"See `trunkline encoder show {name}`.")
         place = keep or folder / "encoder"
         encoder_files.make(spec, place, (), note)
-        written = json.loads((place / "encoder.json").read_bytes())  # modules are named by file alone there
+        written = json.loads((place / DECLARATION).read_bytes())  # modules are named by file alone there
         made = encoder_files.send(https, place, spec.name, spec.type, written, note)
     return Result(made, [f"{made['name']}  version {made['current']['number']}  {amount(made['current']['size'])}"])
 
@@ -184,8 +186,7 @@ def export(
 
     if form not in FORMATS:
         raise UsageError(f"`--format` should be one of {', '.join(FORMATS)}, found {form!r}.")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Conflict(f"`--out` should be a new folder, found {out} in use.")
+    check_new(out, "--out")
     note = here().note
     with open_master() as https, encoder_files.scratch() as folder:
         found: dict[str, Any] = https.call("GET", where("encoders", name))

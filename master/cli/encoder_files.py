@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from master.cli.base import where
+from tasks.folder import SHARED
 from trunkline.terminal import amount
 
 if TYPE_CHECKING:
     from tasks.specs import EncoderSpec
     from trunkline.https import Https
-
-SHARED = "shared.safetensors"
 
 Note = Callable[[str], None]
 

@@ -18,6 +18,7 @@ from master.demo.processes import ADMIN, CHILD, Processes, free_ports
 from master.demo.samples import SITES, Site, write_site
 from master.home import MasterHome
 from master.jobs import JobSpec
+from tasks.folder import DECLARATION
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import FailedError, NotFound, TrunklineError
 from trunkline.https import Https
@@ -113,7 +114,7 @@ def _start(processes: Processes, place: Path, clock: Clock, model: Path, files: 
         from master.cli import encoder_files
 
         folder = place / "encoder"
-        spec = json.loads((folder / "encoder.json").read_bytes())
+        spec = json.loads((folder / DECLARATION).read_bytes())
         encoder_files.send(master, folder, ENCODER, spec["type"], spec, lambda note: None)
         for one in joining:
             one.result()
