@@ -23,7 +23,7 @@ from master.home import DaemonInfo, MasterHome
 from master.ledger import Ledger
 from master.records import Job
 from master.settings import MasterSettings
-from master.superlink import SuperLink, TlsFiles
+from master.superlink import SuperLink
 from master.tokens import Gate, new_secret, new_token
 from trunkline import __version__
 from trunkline.clock import Clock, SystemClock
@@ -80,8 +80,7 @@ def _started(settings: MasterSettings, home: MasterHome, clock: Clock) -> Iterat
         ledger = Ledger.open(settings.ledger or home.ledger_url(), clock)
         parts.callback(ledger.close)
         blobs = BlobStore(home.blobs, clock)
-        files = TlsFiles(ca=tls.ca, cert=tls.certificate, key=tls.key)
-        link = SuperLink(home.superlink, settings.superlink_port, files, host=settings.host, clock=clock)
+        link = SuperLink(home.superlink, settings.superlink_port, tls, host=settings.host, clock=clock)
         daemon = Daemon(settings, home, ledger, link, clock)
         wired = Parts(
             ledger=ledger,

@@ -9,7 +9,8 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from master import schema
 from master.database import Database
-from master.records import ENDED_JOBS, ENDED_ROUNDS, Job, JobState, Version
+from master.records import Job, Version
+from master.states import ENDED_JOBS, ENDED_ROUNDS, JobState
 from trunkline.clock import Clock
 from trunkline.errors import NotFound
 from trunkline.messages import DeltaRef

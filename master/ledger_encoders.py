@@ -8,7 +8,8 @@ from sqlalchemy.engine import Connection
 
 from master import schema
 from master.ledger_base import Part, add_event, current_version, no_encoder, plain, record, to_version
-from master.records import ENDED_ROUNDS, OPEN_JOBS, Encoder, Version
+from master.records import Encoder, Version
+from master.states import ENDED_ROUNDS, OPEN_JOBS
 from trunkline.errors import Conflict, NotFound
 
 

@@ -9,7 +9,8 @@ from sqlalchemy.engine import Connection
 from master import schema
 from master.ledger_base import Part, add_event, change_job, current_version, get_job, plain, record, text
 from master.ledger_rounds import JobLedger
-from master.records import ENDED_JOBS, OPEN_JOBS, Job, JobState
+from master.records import Job
+from master.states import ENDED_JOBS, OPEN_JOBS, JobState
 from trunkline.errors import Conflict, SpecError
 
 KEY_LIMIT = 200

@@ -8,7 +8,8 @@ from sqlalchemy.engine import RowMapping
 
 from master import schema
 from master.ledger_base import Part, add_event, record, text
-from master.records import ChildRequest, Node, NodeState
+from master.records import ChildRequest, Node
+from master.states import NodeState
 from trunkline.errors import Conflict, NotAuthorized, NotFound
 
 _SETTABLE = {"flower_id", "boot", "machine", "tasks", "state", "seen", "labels", "public_key", "token_hash"}

@@ -18,7 +18,8 @@ from master import schema
 from master.database import Database
 from master.ledger_base import add_event, change_job, current_version, get_job, plain, text, to_version
 from master.ledger_reader import JobReader
-from master.records import ENDED_JOBS, Job, JobState, Round, RoundState, Version
+from master.records import Job, Round, Version
+from master.states import ENDED_JOBS, JobState, RoundState
 from trunkline.clock import Clock
 from trunkline.errors import Conflict, Fenced
 from trunkline.messages import DeltaRef

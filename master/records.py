@@ -1,21 +1,13 @@
 """What the ledger hands out: frozen values, one a row. Times are seconds since the epoch, sizes bytes, digests SHA-256 in hex."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from master.states import ENDED_ROUNDS, OPEN_JOBS, JobState, MemberState, NodeState, RoundState
 from trunkline.messages import DeltaRef
 
 Data = dict[str, Any]
 """A JSON object."""
-
-JobState = Literal["waiting", "running", "paused", "finished", "failed", "aborted"]
-RoundState = Literal["instructing", "training", "fusing", "reporting", "closed", "skipped"]
-MemberState = Literal["confirmed", "refused", "member", "left_out"]
-NodeState = Literal["active", "disabled", "revoked"]
-
-OPEN_JOBS: tuple[JobState, ...] = ("waiting", "running", "paused")
-ENDED_JOBS: tuple[JobState, ...] = ("finished", "failed", "aborted")
-ENDED_ROUNDS: tuple[RoundState, ...] = ("closed", "skipped")
 
 
 @dataclass(frozen=True, slots=True)

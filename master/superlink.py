@@ -13,10 +13,10 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from master.pki import Tls
 from master.process import give_order, spawn
 from trunkline.clock import Clock, Deadline, SystemClock
 from trunkline.errors import AlreadyRunning, FailedError, NotAuthorized, SettingsError, StateError, Unreachable
@@ -28,15 +28,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK = 0.05  # seconds between two looks at a process that starts or stops
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files of a TLS server: the authority that children trust, the server's certificate, its key."""
-
-    ca: Path
-    cert: Path
-    key: Path
 
 
 class SuperLink:
@@ -52,7 +43,7 @@ class SuperLink:
         self,
         folder: Path,
         port: int,
-        tls: TlsFiles | None,
+        tls: Tls | None,
         *,
         host: str = "127.0.0.1",
         clock: Clock | None = None,
@@ -122,11 +113,11 @@ class SuperLink:
         common += ["--superexec-auth-secret-file", str(secret), "--disable-runtime-dependency-installation"]
         if self.tls is None:
             return [*common, "--insecure"]
-        files = ["--ssl-ca-certfile", str(self.tls.ca), "--ssl-certfile", str(self.tls.cert), "--ssl-keyfile", str(self.tls.key)]
-        return [*common, *files, "--enable-supernode-auth"]
+        files = {"--ssl-ca-certfile": self.tls.ca, "--ssl-certfile": self.tls.certificate, "--ssl-keyfile": self.tls.key}
+        return [*common, *(word for flag, path in files.items() for word in (flag, str(path))), "--enable-supernode-auth"]
 
     def _check_files(self) -> None:
-        for path in (self.tls.ca, self.tls.cert, self.tls.key) if self.tls else ():
+        for path in (self.tls.ca, self.tls.certificate, self.tls.key) if self.tls else ():
             if not path.is_file():
                 raise SettingsError(f"`{path}` should be a PEM file, found none.")
 

@@ -8,6 +8,7 @@ from typer import Argument, Option
 
 from master.cli.base import noun, open_master, verb, where
 from master.cli.job_flags import JobCommand, asked
+from master.states import OPEN_JOBS
 from trunkline.console import here
 from trunkline.errors import NotFound
 from trunkline.terminal import Result, moment, pairs, span, table
@@ -153,7 +154,7 @@ def find(https: Any, job: str | None) -> str:
     jobs: list[dict[str, Any]] = https.call("GET", where("jobs"))
     if not jobs:
         raise NotFound("a job should have been started, found none.", hint="Start one: trunkline job start --encoder NAME.")
-    still = [one for one in jobs if one["state"] in ("waiting", "running", "paused")]
+    still = [one for one in jobs if one["state"] in OPEN_JOBS]
     return str((still or jobs)[-1]["id"])
 
 

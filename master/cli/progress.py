@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-Event = Mapping[str, Any]
+from master.states import ENDED_JOBS
 
-ENDED = ("finished", "failed", "aborted")
+Event = Mapping[str, Any]
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Progress:
 
     @property
     def ended(self) -> bool:
-        return self.state in ENDED
+        return self.state in ENDED_JOBS
 
     @property
     def moved(self) -> int:
@@ -82,7 +82,7 @@ class Progress:
             self._report(event["round"] or 0, child, data["report"])
 
     def _job(self, what: str, data: Mapping[str, Any]) -> None:
-        if what in ("waiting", "running", "paused", *ENDED):
+        if what in ("waiting", "running", "paused", *ENDED_JOBS):
             self.state, self.reason = what, data.get("reason", "")
         elif what == "owned":
             self.state = "running"

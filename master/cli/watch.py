@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from master.cli.base import where
-from master.cli.progress import ENDED, Event, Progress
+from master.cli.progress import Event, Progress
+from master.states import ENDED_JOBS
 from trunkline.clock import Clock, Deadline
 from trunkline.console import Console
 from trunkline.errors import FailedError
@@ -58,7 +59,7 @@ def until_end(
     :raises DeadlineExceeded: it did not end in time; it goes on.
     """
     progress = Progress(rounds=job["spec"]["rounds"])
-    ended = job["state"] in ENDED
+    ended = job["state"] in ENDED_JOBS
     for event in past(https, job["id"]) if ended else follow(https, job["id"], 0, deadline, poll):
         progress.take(event)
         seen(event, progress)

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:  # Flower is slow to import: only the tests that need it should pay for it
-    from master.superlink import SuperLink, TlsFiles
+    from master.pki import Tls
+    from master.superlink import SuperLink
     from tests.support.fleet import NodeKey
 
 
 @pytest.fixture(scope="session")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> "TlsFiles":
+def tls(tmp_path_factory: pytest.TempPathFactory) -> "Tls":
     from tests.support.fleet import tls_files
 
     return tls_files(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="session")
-def superlink(tmp_path_factory: pytest.TempPathFactory, tls: "TlsFiles") -> "Iterator[SuperLink]":
+def superlink(tmp_path_factory: pytest.TempPathFactory, tls: "Tls") -> "Iterator[SuperLink]":
     """TLS, node keys, state in memory."""
     from master.superlink import SuperLink
     from tests.support.fleet import free_port
@@ -31,7 +32,7 @@ def superlink(tmp_path_factory: pytest.TempPathFactory, tls: "TlsFiles") -> "Ite
 
 
 @pytest.fixture
-def own_superlink(tmp_path: Path, tls: "TlsFiles") -> "Iterator[SuperLink]":
+def own_superlink(tmp_path: Path, tls: "Tls") -> "Iterator[SuperLink]":
     """One that a test may kill."""
     from master.superlink import SuperLink
     from tests.support.fleet import free_port

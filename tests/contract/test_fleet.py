@@ -13,7 +13,8 @@ from child.fleet import FleetSession, LinkLost, NotKnown, RunGone
 from child.fleet.content import pack
 from child.talk import talk
 from master.link import Outgoing
-from master.superlink import SuperLink, TlsFiles
+from master.pki import Tls
+from master.superlink import SuperLink
 from tests.support.fleet import (
     CLOCK,
     AgentProcess,
@@ -242,7 +243,7 @@ def test_a_stranger_with_another_authority(superlink: SuperLink, keys: list[Node
 
 
 @pytest.mark.parametrize("address", ["nowhere", "https://host:1", "host:port", ":1", "host:"])
-def test_an_address_that_is_none(keys: list[NodeKey], tls: TlsFiles, address: str) -> None:
+def test_an_address_that_is_none(keys: list[NodeKey], tls: Tls, address: str) -> None:
     with pytest.raises(SettingsError, match="host:port"):
         FleetSession(address, tls.ca.read_bytes(), keys[0].path, CLOCK, random.Random(0), node_id=None)
 
@@ -253,7 +254,7 @@ def test_an_authority_that_is_none(keys: list[NodeKey], ca: bytes) -> None:
         FleetSession("localhost:1", ca, keys[0].path, CLOCK, random.Random(0), node_id=None)
 
 
-def test_a_key_that_is_none(tmp_path: Path, tls: TlsFiles) -> None:
+def test_a_key_that_is_none(tmp_path: Path, tls: Tls) -> None:
     (tmp_path / "key.pem").write_text("no key")
     for path in (tmp_path / "key.pem", tmp_path / "missing.pem"):
         with pytest.raises(SettingsError, match=path.name):

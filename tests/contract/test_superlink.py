@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -23,7 +24,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from master.flower.control import Control, thin_fab, translated
-from master.superlink import SuperLink, TlsFiles
+from master.pki import Tls
+from master.superlink import SuperLink
 from tests.support.fleet import CLOCK, ROOT, NodeKey, free_port, gone, session, until
 from trunkline.errors import AlreadyRunning, Conflict, FailedError, NotAuthorized, NotFound, SettingsError, StateError, UsageError
 
@@ -69,7 +71,7 @@ def test_stopping_leaves_nothing(own_superlink: SuperLink, tmp_path: Path) -> No
         own_superlink.nodes()
 
 
-def test_a_port_that_is_taken(tmp_path: Path, tls: TlsFiles) -> None:
+def test_a_port_that_is_taken(tmp_path: Path, tls: Tls) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -78,36 +80,37 @@ def test_a_port_that_is_taken(tmp_path: Path, tls: TlsFiles) -> None:
             SuperLink(tmp_path, port, tls).start()
 
 
-def test_a_certificate_that_is_not_there(tmp_path: Path, tls: TlsFiles) -> None:
-    missing = TlsFiles(tls.ca, tmp_path / "none.pem", tls.key)
+def test_a_certificate_that_is_not_there(tmp_path: Path, tls: Tls) -> None:
+    missing = replace(tls, certificate=tmp_path / "none.pem")
     with pytest.raises(SettingsError, match=r"none\.pem"):
         SuperLink(tmp_path / "superlink", free_port(), missing).start()
 
 
-def test_a_certificate_that_is_none(tmp_path: Path, tls: TlsFiles) -> None:
+def test_a_certificate_that_is_none(tmp_path: Path, tls: Tls) -> None:
     (tmp_path / "broken.pem").write_text("no certificate")
-    link = SuperLink(tmp_path / "superlink", free_port(), TlsFiles(tls.ca, tmp_path / "broken.pem", tls.key))
+    link = SuperLink(tmp_path / "superlink", free_port(), replace(tls, certificate=tmp_path / "broken.pem"))
     with pytest.raises(FailedError, match=f"{link.port}.*ended"):
         link.start()
     assert not link.alive()
 
 
-def test_it_ends_when_its_master_is_killed(tmp_path: Path, tls: TlsFiles) -> None:
+def test_it_ends_when_its_master_is_killed(tmp_path: Path, tls: Tls) -> None:
     """kill -9 of the master leaves no process that holds the port."""
     port = free_port()
     script = """
 import sys, time
 from pathlib import Path
-from master.superlink import SuperLink, TlsFiles
+from master.pki import Tls
+from master.superlink import SuperLink
 folder, port, ca, cert, key = sys.argv[1:]
-link = SuperLink(Path(folder) / "superlink", int(port), TlsFiles(Path(ca), Path(cert), Path(key)))
+link = SuperLink(Path(folder) / "superlink", int(port), Tls(Path(ca), Path(cert), Path(key), ""))
 link.start()
 run = link.start_run({"job": "j", "state": folder, "entry": "tests.support.flower_job:wait"})
 link._prepare()
 print(link._process.pid, link._runs[run].pid, link._spare.pid, flush=True)
 time.sleep(600)
 """
-    arguments = [str(tmp_path), str(port), str(tls.ca), str(tls.cert), str(tls.key)]
+    arguments = [str(tmp_path), str(port), str(tls.ca), str(tls.certificate), str(tls.key)]
     master = subprocess.Popen([sys.executable, "-c", script, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert master.stdout is not None
@@ -138,7 +141,7 @@ def test_no_secret_stands_on_a_command_line(superlink: SuperLink, tmp_path: Path
     superlink.stop_run(run)
 
 
-def test_a_proxy_of_this_machine_is_passed_by(tmp_path: Path, tls: TlsFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_this_machine_is_passed_by(tmp_path: Path, tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
     link, key = SuperLink(tmp_path / "superlink", free_port(), tls), NodeKey(tmp_path, "ada")

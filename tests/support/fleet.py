@@ -22,7 +22,7 @@ from child.talk import talk
 from master import pki
 from master.flower import FlowerLink
 from master.flower.grid import RuntimeGrid
-from master.superlink import SuperLink, TlsFiles
+from master.superlink import SuperLink
 from trunkline.clock import SystemClock
 from trunkline.messages import (
     Confirmation,
@@ -63,10 +63,9 @@ def free_port() -> int:
                 return port
 
 
-def tls_files(folder: Path) -> TlsFiles:
+def tls_files(folder: Path) -> pki.Tls:
     """Certificates for the loopback."""
-    tls = pki.ensure(folder, ["localhost", "127.0.0.1"], time.time())
-    return TlsFiles(tls.ca, tls.certificate, tls.key)
+    return pki.ensure(folder, ["localhost", "127.0.0.1"], time.time())
 
 
 class NodeKey:
