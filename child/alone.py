@@ -96,15 +96,18 @@ def _task(home: ChildHome, settings: ChildSettings, encoder: Encoder, spec: Task
 
 
 def main() -> int:
-    """Carry out orders from standard input: `{"name", "home", "encoder", "plan", "tasks", "scored", "every"}`."""
+    """Carry out orders from standard input.
+
+    An order: `name`; `home`, where tables are kept; `encoder`, its folder; `plan`; `tasks` to train; `scored`, the tasks on which each
+    task's head is scored (empty: itself); `every`, steps between two looks; `threads`. Its answer: `name`, `curve`, `scores`.
+    """
     for line in sys.stdin:
         order = json.loads(line)
-        for answer in _carry_out(order):
-            print(json.dumps({"name": order["name"]} | answer), flush=True)
+        print(json.dumps({"name": order["name"]} | _carry_out(order)), flush=True)
     return 0
 
 
-def _carry_out(order: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _carry_out(order: Mapping[str, Any]) -> dict[str, Any]:
     home, settings = ChildHome(Path(order["home"])), ChildSettings(threads=order["threads"])
     torch.set_num_threads(settings.threads or 1)
     encoder = encoders.load(Path(order["encoder"]), (home.modules,))
@@ -123,7 +126,7 @@ def _carry_out(order: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         every=order["every"],
         told=lambda step, found: curve.append({"step": step, "scores": [score.table() for score in found]}),
     )
-    yield {"curve": curve, "scores": [score.table() for score in scores]}
+    return {"curve": curve, "scores": [score.table() for score in scores]}
 
 
 if __name__ == "__main__":

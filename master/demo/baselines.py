@@ -13,7 +13,7 @@ from typing import Any
 
 from master.demo.plan import DemoPlan
 from master.demo.processes import Processes
-from master.demo.samples import SITES, pool
+from master.demo.samples import SITES, Site, pool
 from master.jobs import JobSpec
 from trunkline.clock import Deadline
 from trunkline.errors import FailedError
@@ -31,60 +31,60 @@ class Outcome:
     curve: Mapping[str, Sequence[float]]
 
 
-def alone_orders(plan: DemoPlan, job: JobSpec, data: Mapping[str, Path], encoder: Path, folder: Path) -> list[dict[str, Any]]:
-    """Five orders: each child by itself, with as many steps as it has in the rounds."""
-    return [
-        _order(
-            site.child,
-            encoder,
-            folder / site.child,
-            [site.spec(data[site.child], plan.batch_size, plan.max_length)],
-            {},
-            job,
-            plan,
-            1,
-            plan.alone_learning_rate,
-        )
-        for site in SITES
-    ]
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the baselines are asked to do, with the data and the encoder that the rounds had.
 
+    :param data: each child's file.
+    :param folder: for whatever the baselines write.
+    """
 
-def pooled_order(plan: DemoPlan, job: JobSpec, data: Mapping[str, Path], encoder: Path, folder: Path) -> dict[str, Any]:
-    """One order: all rows in one place, one head a task, as many steps as all children have together; scored site by site."""
-    tasks, scored = [], {}
-    for name in sorted({site.task for site in SITES}):
-        sites = [site for site in SITES if site.task == name]
-        merged = pool([data[site.child] for site in sites], folder / f"pooled-{name}.csv")
-        tasks.append(sites[0].spec(merged, plan.batch_size, plan.max_length))
-        scored[name] = [site.spec(data[site.child], plan.batch_size, plan.max_length) for site in sites]
-    return _order("pooled", encoder, folder / "pooled", tasks, scored, job, plan, len(SITES), plan.pooled_learning_rate)
+    plan: DemoPlan
+    job: JobSpec
+    data: Mapping[str, Path]
+    encoder: Path
+    folder: Path
 
+    def alone(self) -> list[dict[str, Any]]:
+        """Five orders: each child by itself, with as many steps as it has in the rounds."""
+        return [self._order(site.child, [self._task(site)], {}, 1, self.plan.alone_learning_rate) for site in SITES]
 
-def _order(
-    name: str,
-    encoder: Path,
-    home: Path,
-    tasks: Sequence[Mapping[str, Any]],
-    scored: Mapping[str, Sequence[Mapping[str, Any]]],
-    job: JobSpec,
-    plan: DemoPlan,
-    children: int,
-    learning_rate: float,
-) -> dict[str, Any]:
-    steps = plan.total_steps * children
-    warmup = int(job.training.warmup * steps)
-    schedule = {"steps": steps, "total_steps": steps, "done_steps": 0, "warmup_steps": warmup, "learning_rate": learning_rate}
-    whole = job.plan(1).model_copy(update=schedule)
-    return {
-        "name": name,
-        "home": str(home),
-        "encoder": str(encoder),
-        "plan": Plan.of_table(whole.table()).table(),
-        "tasks": list(tasks),
-        "scored": dict(scored),
-        "every": plan.steps * children,
-        "threads": 1,
-    }
+    def pooled(self) -> dict[str, Any]:
+        """One order: all rows in one place, one head a task, as many steps as all children have together; scored site by site."""
+        tasks, scored = [], {}
+        for name in sorted({site.task for site in SITES}):
+            sites = [site for site in SITES if site.task == name]
+            merged = pool([self.data[site.child] for site in sites], self.folder / f"pooled-{name}.csv")
+            tasks.append(self._task(sites[0], merged))
+            scored[name] = [self._task(site) for site in sites]
+        return self._order("pooled", tasks, scored, len(SITES), self.plan.pooled_learning_rate)
+
+    def _task(self, site: Site, data: Path | None = None) -> dict[str, Any]:
+        return site.spec(data or self.data[site.child], self.plan.batch_size, self.plan.max_length)
+
+    def _order(
+        self,
+        name: str,
+        tasks: Sequence[Mapping[str, Any]],
+        scored: Mapping[str, Sequence[Mapping[str, Any]]],
+        children: int,
+        learning_rate: float,
+    ) -> dict[str, Any]:
+        """In the form that `python -m child.alone` reads; it has the steps of so many children."""
+        steps = self.plan.total_steps * children
+        warmup = int(self.job.training.warmup * steps)
+        schedule = {"steps": steps, "total_steps": steps, "done_steps": 0, "warmup_steps": warmup, "learning_rate": learning_rate}
+        whole = self.job.plan(1).model_copy(update=schedule)
+        return {
+            "name": name,
+            "home": str(self.folder / name),
+            "encoder": str(self.encoder),
+            "plan": Plan.of_table(whole.table()).table(),
+            "tasks": list(tasks),
+            "scored": dict(scored),
+            "every": self.plan.steps * children,
+            "threads": 1,
+        }
 
 
 def carry_out(processes: Processes, name: str, orders: Sequence[Mapping[str, Any]]) -> "Running":

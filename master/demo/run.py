@@ -60,14 +60,23 @@ def run(plan: DemoPlan, folder: Path | None, clock: Clock, say: Say) -> Figures:
         with phase("baselines", "for comparison: each child alone, and everything pooled in one place"):
             alone, pooled = _baselines(processes, plan, job, files, place)
         seconds["total"] = clock.monotonic() - began
-    rows = [
-        Row(site.child, site.task, _metric(reports[-1], site.child), data[site.child][1], alone.test[site.child],
-            _score(reports[-1], site.child, "test"), pooled.test[site.child])
-        for site in SITES
-    ]  # fmt: skip
-    shared = {site.child: [_score(reports_, site.child, "validation") for reports_ in reports] for site in SITES}
+    rows = [_row(site, data[site.child][1], reports[-1], alone, pooled) for site in SITES]
+    shared = {site.child: [_score(told, site.child, "validation") for told in reports] for site in SITES}
     curves = {"alone": alone.curve, "shared": shared, "pooled": pooled.curve}
     return Figures(asdict(plan), rows, curves, seconds, bytes_down=moved[0], bytes_up=moved[1])
+
+
+def _row(site: Site, samples: int, reports: dict[str, Report], alone: baselines.Outcome, pooled: baselines.Outcome) -> Row:
+    child = site.child
+    return Row(
+        child=child,
+        task=site.task,
+        metric=_metric(reports, child),
+        samples=samples,
+        alone=alone.test[child],
+        shared=_score(reports, child, "test"),
+        pooled=pooled.test[child],
+    )
 
 
 def model_folder() -> Path:
@@ -218,9 +227,9 @@ def _baselines(
     """Both at once, a process each."""
     folder = place / "baselines"
     folder.mkdir(exist_ok=True)
-    encoder = place / "encoder"
-    alone = baselines.carry_out(processes, "alone", baselines.alone_orders(plan, job, files, encoder, folder))
-    pooled = baselines.carry_out(processes, "pooled", [baselines.pooled_order(plan, job, files, encoder, folder)])
+    orders = baselines.Orders(plan, job, files, place / "encoder", folder)
+    alone = baselines.carry_out(processes, "alone", orders.alone())
+    pooled = baselines.carry_out(processes, "pooled", [orders.pooled()])
     with ThreadPoolExecutor() as pool:
         ours, theirs = pool.submit(alone.answers), pool.submit(pooled.answers)
         return baselines.alone_outcome(ours.result()), baselines.pooled_outcome(theirs.result()["pooled"])
