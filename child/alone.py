@@ -98,8 +98,8 @@ def _task(home: ChildHome, settings: ChildSettings, encoder: Encoder, spec: Task
 def main() -> int:
     """Carry out orders from standard input.
 
-    An order: `name`; `home`, where tables are kept; `encoder`, its folder; `plan`; `tasks` to train; `scored`, the tasks on which each
-    task's head is scored (empty: itself); `every`, steps between two looks; `threads`. Its answer: `name`, `curve`, `scores`.
+    An order: `name`; `home`, where tables are kept; `encoder`, its folder; `plan`; `tasks` to train; `scored`, on which tasks each
+    task's head is scored (empty: on itself); `every`, steps between two looks; `threads`. Its answer: `name`, `curve`, `scores`.
     """
     for line in sys.stdin:
         order = json.loads(line)
