@@ -87,11 +87,6 @@ class Ledger(EncoderPart, JobPart, NodePart):
         with self._db.read() as connection:
             return [record(Event, row) for row in connection.execute(query).mappings()]
 
-    def named_digests(self) -> set[str]:
-        """Every digest of a file that some row still needs. (An encoder's files are listed in its manifest, one of these files.)"""
-        with self._db.read() as connection:
-            return {digest for query in schema.naming() for digest in connection.execute(query).scalars()}
-
 
 __all__ = [
     "ChildRequest",

@@ -140,16 +140,6 @@ class JobPart(Part):
             add_event(connection, self._clock.now(), "job.run", job=job.id, data={"run": run, "pid": pid})
             return get_job(connection, job.id)
 
-    def heartbeat(self, job_id: str, now: float | None = None) -> None:
-        """Say that whoever works on a job was seen alive. Every write of its owner says so too.
-
-        :raises NotFound: no such job.
-        """
-        at = self._clock.now() if now is None else now
-        with self._db.write() as connection:
-            job = get_job(connection, job_id)
-            connection.execute(schema.jobs.update().where(schema.jobs.c.id == job.id).values(heartbeat=at))
-
     def reap(self, older_than: float) -> list[Job]:
         """Take back running jobs whose owner was not heard of for so many seconds: they wait again, the owner is fenced off."""
         jobs, now = schema.jobs, self._clock.now()

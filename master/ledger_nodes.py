@@ -93,11 +93,6 @@ class NodePart(Part):
         found = self._nodes(schema.nodes.c.token_hash == token_hash)
         return found[0] if found else None
 
-    def node_by_flower_id(self, flower_id: int) -> Node | None:
-        """The node that the transport knows by this number, or None."""
-        found = self._nodes(schema.nodes.c.flower_id == str(flower_id))
-        return found[0] if found else None
-
     def _nodes(self, *conditions: Any) -> list[Node]:
         with self._db.read() as connection:
             rows = connection.execute(sa.select(schema.nodes).where(*conditions)).mappings().all()

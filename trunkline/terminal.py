@@ -176,12 +176,12 @@ def amount(count: float) -> str:
     """Bytes for people.
 
     >>> amount(0), amount(2048), amount(87_000_000)
-    ('0 B', '2.0 KB', '83.0 MB')
+    ('0 B', '2.0 kB', '87.0 MB')
     """
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1024:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
+        count /= 1000
     return f"{count:.1f} TB"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from master.demo.figures import VARIANTS, Figures, Row, verdict
+from trunkline.terminal import amount
 
 COLOURS = {"alone": "#b45309", "shared": "#1d4ed8", "pooled": "#6b7280"}
 DASHES = {"alone": "6 4", "shared": "", "pooled": "2 3"}
@@ -90,7 +91,7 @@ def _key() -> str:
 def _cost(figures: Figures) -> str:
     times = ", ".join(f"{escape(name)} {value:.1f} s" for name, value in figures.seconds.items())
     return (
-        f"{figures.bytes_down / 1e6:.1f} MB went from the master to the children, {figures.bytes_up / 1e6:.1f} MB came back "
+        f"{amount(figures.bytes_down)} went from the master to the children, {amount(figures.bytes_up)} came back "
         f"as updates. Time: {times}."
     )
 

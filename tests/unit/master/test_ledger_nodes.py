@@ -42,7 +42,7 @@ def test_names_and_tokens_of_nodes_are_their_own(ledger: Ledger) -> None:
     ledger.add_node("bakery", b"key", digest("2"))
     assert [node.name for node in ledger.nodes()] == ["bakery", "shop"]
     assert ledger.node_by_token_hash(digest("1")) == ledger.node("shop") == first
-    assert ledger.node_by_token_hash(digest("9")) is None and ledger.node_by_flower_id(7) is None
+    assert ledger.node_by_token_hash(digest("9")) is None
     with pytest.raises(NotFound, match="'florist'"):
         ledger.node("florist")
 
