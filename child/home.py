@@ -35,7 +35,7 @@ class ChildHome:
                 path.mkdir(parents=True, exist_ok=True)
         if not os.access(self.folder, os.W_OK):
             raise StorageFailed(
-                f"`{self.folder}` should be writable, and is not.", hint="Mount it writable, or name another folder."
+                f"`{self.folder}` should be writable, found that it is not.", hint="Mount it writable, or name another folder."
             )
 
     @property
@@ -102,7 +102,8 @@ class ChildHome:
         """:raises NotFound: nobody enrolled here."""
         if not self.identity.exists():
             raise NotFound(
-                f"`{self.folder}` should be an enrolled child's folder, and is not.", hint="Run `trunkline-child enrol` first."
+                f"`{self.folder}` should be an enrolled child's folder, found that nobody enrolled.",
+                hint="Run `trunkline-child enrol` first.",
             )
         return self
 

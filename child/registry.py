@@ -38,7 +38,9 @@ class Registry:
         """:raises Conflict: it is there already, with other content."""
         path = self._path(spec.name)
         if path.exists() and not replace and self.get(spec.name) != spec:
-            raise Conflict(f"task {spec.name!r} is declared already, with other content.", hint="Say --replace to change it.")
+            raise Conflict(
+                f"task {spec.name!r} should be new or as it is declared, found other content.", hint="Say --replace to change it."
+            )
         table = {key: value for key, value in spec.table().items() if value is not None}
         write_atomically(path, tomli_w.dumps(table).encode())
 

@@ -56,12 +56,12 @@ class SetCache:
     def _decode(self, delta: DeltaRef, token: str, attachment: bytes | None, to: Path) -> None:
         held = self.home.sets / delta.held
         if not held.exists():
-            raise RefusedValue(Reason.BASE, f"{delta.held[:12]} should be here to start from, and is not.")
+            raise RefusedValue(Reason.BASE, f"{delta.held[:12]} should be here to start from, found none.")
         wire = self.home.sets / f".delta-{delta.digest}"
         try:
             self._fetch(delta.digest, delta.size, token, attachment, wire)
-            if sha256_file(wire) != delta.digest:
-                raise RefusedValue(Reason.DIGEST, f"the difference should be {delta.digest[:12]}, and is not.")
+            if (found := sha256_file(wire)) != delta.digest:
+                raise RefusedValue(Reason.DIGEST, f"the difference should be {delta.digest[:12]}, found {found[:12]}.")
             with SetFile(held) as base, SetFile(wire) as file:
                 Decoder(file, delta.codec, base).write(to)
         except DamagedFile as error:

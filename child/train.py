@@ -80,7 +80,7 @@ def train(
         loss = _step(encoder, tasks[claim.task], plan, claim, store)
         # Nobody else works here who would claim the batch anew, so the queue would take it even now.
         if clock.monotonic() - claimed > lease or queue.commit(claim) is not Outcome.OK:
-            raise TrainingFailed(Reason.TRAINING, f"a step should end within its lease of {lease:g} s, and did not.")
+            raise TrainingFailed(Reason.TRAINING, f"a step should end within its lease of {lease:g} s, found that it took longer.")
         seen[claim.task].update(claim.samples)
         losses[claim.task].append(loss)
         progress(step + 1, claim.task, loss)

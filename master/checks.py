@@ -45,7 +45,7 @@ def check_update(update: Update, *, child: str, expected: Expected) -> None:
         raise RefusedValue(Reason.LATE, f"the update should be of round {expected.round}, found one of round {update.round}.")
     _check_round(update.job, update.round, expected.job, expected.round)
     if child not in expected.confirmed:
-        raise RefusedValue(Reason.SENDER, f"{child} should be a member of round {expected.round}, and is not.")
+        raise RefusedValue(Reason.SENDER, f"{child} should be a member of round {expected.round}, found that it is not.")
     if child in expected.recorded:
         raise RefusedValue(Reason.DUPLICATE, f"{child} should send one update, found a second.")
     if update.base != expected.base:

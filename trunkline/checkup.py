@@ -82,7 +82,7 @@ def folder(name: str, path: Path) -> Iterator[Check]:
     while not place.exists() and place.parent != place:
         place = place.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        yield Check(name, "failed", f"{place} should be a folder that can be written, and is not", "Name another one.")
+        yield Check(name, "failed", f"{place} should be a folder that can be written, found that it is not", "Name another one.")
         return
     yield Check(name, "ok", str(path) if path.exists() else f"{path} will be made")
     free = shutil.disk_usage(place).free

@@ -68,7 +68,7 @@ class Processes:
             out, errors = done.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             self._end(done, 0.0)
-            raise FailedError(f"`{name}` should end within {seconds:g} s, and did not.") from None
+            raise FailedError(f"`{name}` should end within {seconds:g} s, found it still running.") from None
         finally:
             self._brief.discard(done)
         if done.returncode != 0:

@@ -67,7 +67,7 @@ def _record(job: Play, round_: Round, expected: checks.Expected, child: str, ans
         update = expect(Update, answer)
         checks.check_update(update, child=child, expected=expected)
         if attachment is not None and job.blobs.add_bytes(attachment) != update.digest:
-            raise RefusedValue(Reason.DIGEST, "the attachment should have the digest that the update names, and has another.")
+            raise RefusedValue(Reason.DIGEST, "the attachment should have the digest that the update names, found another.")
         if not job.blobs.has(update.digest):
             raise RefusedValue(Reason.TRANSFER, f"the bytes of {update.digest[:12]} should have arrived before the update.")
         with job.blobs.open_set(round_.base) as base:
