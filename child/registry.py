@@ -10,7 +10,8 @@ from tasks.specs import TaskSpec
 from tasks.survey import survey
 from trunkline.errors import Conflict, NotFound
 from trunkline.files import write_atomically
-from trunkline.settings import build, read_toml
+from trunkline.settings import build
+from trunkline.toml import read_toml
 
 
 class Registry:

@@ -5,7 +5,6 @@ What is wrong is named with its place; an unknown key with the nearest known one
 
 import difflib
 import os
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import UnionType
@@ -14,25 +13,9 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from trunkline.errors import SettingsError
+from trunkline.toml import read_toml, value_of
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as a table.
-
-    :raises SettingsError: not there, not readable, not UTF-8, not TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SettingsError(f"`{path}` should be a settings file, found none.") from None
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"`{path}` should be UTF-8, found {error.reason} at byte {error.start}.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"`{path}` should be TOML, found: {error}.") from None
-    except OSError as error:
-        raise SettingsError(f"`{path}` should be readable, found: {error.strerror}.") from None
 
 
 def build(model: type[Model], table: Mapping[str, Any], source: str) -> Model:
@@ -100,16 +83,8 @@ def from_environment(model: type[BaseModel], prefix: str, environ: Mapping[str, 
     for key, field in model.model_fields.items():
         value = environ.get(f"{prefix}_{key.upper()}")
         if value is not None:
-            table[key] = value if _is_text(field.annotation) else _from_toml(value)
+            table[key] = value if _is_text(field.annotation) else value_of(value)
     return table
-
-
-def _from_toml(value: str) -> Any:
-    try:
-        table = tomllib.loads(f"x = {value}")
-    except tomllib.TOMLDecodeError:
-        return value
-    return table["x"] if len(table) == 1 else value
 
 
 def load(

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from master.cli.job_flags import put, value_of
+from master.cli.job_flags import put
 from trunkline.errors import UsageError
+from trunkline.toml import read_toml, value_of
 
 if TYPE_CHECKING:
     from tasks.specs import EncoderSpec
@@ -42,7 +43,7 @@ def spec_of(wanted: Wanted) -> "EncoderSpec":
     :raises UsageError, SettingsError: names the flag or key, what should be and what was found.
     """
     from tasks.specs import EncoderSpec
-    from trunkline.settings import build, read_toml
+    from trunkline.settings import build
 
     table = read_toml(wanted.file) if wanted.file is not None else {}
     table["name"] = wanted.name

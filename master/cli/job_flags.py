@@ -1,6 +1,5 @@
 """Every key of a job's file as a flag of `job start`. A table of its own: loading the model takes longer than `--help` may."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import click
 from master.cli.base import AdminCommand
 from trunkline.console import common, here
 from trunkline.errors import UsageError
+from trunkline.toml import read_toml, value_of
 
 Kind = Literal["int", "float", "text", "list", "table", "bool"]
 
@@ -90,8 +90,6 @@ def asked(file: Path | None, more: list[str]) -> dict[str, Any]:
     :raises SettingsError: the file is not TOML.
     :raises UsageError: a flag is not what it should be.
     """
-    from trunkline.settings import read_toml
-
     table = read_toml(file) if file is not None else {}
     given = here().given
     for flag in FLAGS:
@@ -115,19 +113,6 @@ def put(table: dict[str, Any], path: str, value: Any) -> None:
         table[part] = dict(inner) if isinstance(inner, Mapping) else {}
         table = table[part]
     table[last] = value
-
-
-def value_of(text: str) -> Any:
-    """A value as TOML has it; what is no TOML is text.
-
-    >>> value_of("3"), value_of("true"), value_of("bert"), value_of("[1, 2]")
-    (3, True, 'bert', [1, 2])
-    """
-    try:
-        table = tomllib.loads(f"x = {text}")
-    except tomllib.TOMLDecodeError:
-        return text
-    return table["x"] if len(table) == 1 else text
 
 
 def _scores(words: tuple[str, ...]) -> dict[str, float]:

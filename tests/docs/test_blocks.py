@@ -14,7 +14,8 @@ from master.jobs import JobSpec
 from master.settings import MasterSettings
 from tasks.specs import EncoderSpec, TaskSpec
 from tests.docs import commands
-from trunkline.settings import build, read_toml
+from trunkline.settings import build
+from trunkline.toml import read_toml
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("benchmarks/*.md")])

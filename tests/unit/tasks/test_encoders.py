@@ -16,8 +16,9 @@ from tests.support import tiny
 from trunkline.errors import Conflict, DamagedFile, RefusedValue, SpecError
 from trunkline.files import sha256_file
 from trunkline.sets import SetFile, encode_set
-from trunkline.settings import build, read_toml
+from trunkline.settings import build
 from trunkline.tensors import TensorSpec, row_slices
+from trunkline.toml import read_toml
 
 TEXTS: list[tuple[str, ...]] = [("good food",), ("the place was slow and very bad",), ("win",)]
 

@@ -16,7 +16,8 @@ from tasks.step import gradient
 from tasks.table import SampleTable, open_table
 from tests.support import tiny
 from trunkline.errors import Reason, SampleError, TrainingFailed
-from trunkline.settings import build, read_toml
+from trunkline.settings import build
+from trunkline.toml import read_toml
 
 KINDS = {
     "single": {"fields": ("text",), "label": "name"},

@@ -7,7 +7,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trunkline.errors import SettingsError
-from trunkline.settings import build, from_environment, load, read_toml
+from trunkline.settings import build, from_environment, load
+from trunkline.toml import read_toml
 
 
 class Inner(BaseModel):

@@ -11,7 +11,8 @@ from hypothesis import strategies as some
 
 from trunkline.api_errors import error_classes
 from trunkline.errors import NotFound, Reason, RefusedValue, TrunklineError
-from trunkline.terminal import FORMS, Form, Result, Terminal, cell, table, yaml
+from trunkline.terminal import FORMS, Form, Result, Terminal, cell, table
+from trunkline.yaml import yaml
 
 VALUES = some.recursive(
     some.none()
