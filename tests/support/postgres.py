@@ -7,7 +7,6 @@ in a temporary folder, if the server's programs are installed.
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from master.demo.processes import free_ports
 
 
 def _programs() -> Path | None:
@@ -47,7 +48,7 @@ def postgres() -> Iterator[str]:
         english = ["--locale-provider=icu", "--icu-locale=en-US"]  # letters in another order than their codes, as on most servers
         if subprocess.run([*make, *english], capture_output=True, user=user, cwd=folder, timeout=60).returncode != 0:
             subprocess.run(make, check=True, capture_output=True, user=user, cwd=folder, timeout=60)
-        port = _free_port()
+        (port,) = free_ports(1)
         start = [programs / "postgres", "-D", data, "-k", folder, "-p", str(port), "-h", "127.0.0.1", "-F"]
         with (folder / "log").open("wb") as log, subprocess.Popen(start, stdout=log, stderr=log, user=user, cwd=folder) as server:
             try:
@@ -69,16 +70,10 @@ def _missing(what: str) -> None:
 
 def _user(folder: Path) -> str | None:
     """The server refuses to run as root: then it runs as a user without rights, who owns the folder."""
-    if os.name == "nt" or os.geteuid() != 0:
+    if os.geteuid() != 0:
         return None
     shutil.chown(folder, "nobody")
     return "nobody"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:

@@ -1,7 +1,7 @@
 """A master without processes and real children with real encoders, in one folder: what the flow tests play with."""
 
+import random
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,13 +113,8 @@ def make_world(folder: Path, spec: EncoderSpec | None = None, **changes: Any) ->
     return World(folder, clock, ledger, blobs, gate, EncoderRef(name=spec.name, type=spec.type, manifest=manifest), {})
 
 
-Reviews = Callable[..., TaskSpec]
-
-
 def write_reviews(path: Path, count: int, seed: int = 0, canary: str = "") -> Path:
     """A small file of reviews whose label can be read off their words."""
-    import random
-
     rng = random.Random(seed)
     lines = ["text,label,split"]
     for number in range(count):

@@ -130,8 +130,7 @@ def test_a_secret_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
         found = set(pool.map(lambda _: new_secret(path), range(8)))
     assert found == {path.read_bytes()} and len(found.pop()) == 32
     assert [file.name for file in path.parent.iterdir()] == ["secret"]
-    if os.name != "nt":
-        assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == 0o600
     path.write_bytes(b"short")
     with pytest.raises(DamagedFile, match="32 bytes, found 5"):
         new_secret(path)
