@@ -5,6 +5,7 @@ rate of their own: what is best for ten steps between two fusions is not for a h
 """
 
 import json
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,7 @@ from master.demo.plan import DemoPlan
 from master.demo.processes import Processes
 from master.demo.samples import SITES, Site, pool
 from master.jobs import JobSpec
-from trunkline.clock import Deadline
-from trunkline.errors import FailedError
+from trunkline.errors import DeadlineExceeded, FailedError
 from trunkline.messages import Plan
 
 SECONDS = 900.0
@@ -90,30 +90,29 @@ class Orders:
 def carry_out(processes: Processes, name: str, orders: Sequence[Mapping[str, Any]]) -> "Running":
     """Start a process that carries out orders one after the other."""
     told = "".join(json.dumps(order) + "\n" for order in orders)
-    return Running(processes, name, processes.start(name, [sys.executable, "-P", "-m", "child.alone"], stdin=told.encode()))
+    return Running(name, processes.start(name, [sys.executable, "-P", "-m", "child.alone"], stdin=told.encode()))
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A process that carries out orders."""
 
-    processes: Processes
     name: str
-    process: Any
+    process: subprocess.Popen[bytes]
 
     def answers(self) -> dict[str, dict[str, Any]]:
         """Every answer, by the order's name.
 
         :raises FailedError: it ended before it was done.
+        :raises DeadlineExceeded: it took too long.
         """
-        deadline = Deadline(self.processes.clock, SECONDS, f"the baseline {self.name}")
-        out = self.process.stdout.read().decode()
-        while self.process.poll() is None:
-            deadline.check()
-            self.processes.clock.sleep(0.05)
+        try:
+            out, _ = self.process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            raise DeadlineExceeded(f"waited {SECONDS:g} s for the baseline {self.name}.") from None
         if self.process.returncode != 0:
             raise FailedError(f"the baseline {self.name} should succeed, found exit code {self.process.returncode}.")
-        return {answer["name"]: answer for answer in map(json.loads, out.splitlines())}
+        return {answer["name"]: answer for answer in map(json.loads, out.decode().splitlines())}
 
 
 def alone_outcome(answers: Mapping[str, Mapping[str, Any]]) -> Outcome:

@@ -53,6 +53,7 @@ class Processes:
         if stdin is not None and process.stdin is not None:
             process.stdin.write(stdin)
             process.stdin.close()
+            process.stdin = None  # or `communicate` would flush it
         return process
 
     def run(self, name: str, command: Sequence[str], seconds: float = 120.0) -> str:
