@@ -23,6 +23,9 @@ from typing import Any, Self
 from trunkline.errors import DamagedFile, NotFound
 from trunkline.files import Lock, storage, write_atomically
 
+DEFAULT_STATE = "~/.local/state/trunkline"
+"""Where a master keeps everything unless told otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class DaemonInfo:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from master.home import DEFAULT_STATE
 from trunkline import settings
 
 Positive = Annotated[float, Field(gt=0, le=10 * 366 * 86_400, allow_inf_nan=False)]
@@ -25,7 +26,7 @@ class MasterSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     # -- where
-    state: Path = Path("~/.local/state/trunkline")  # the state folder, see master/home.py
+    state: Path = Path(DEFAULT_STATE)  # the state folder, see master/home.py
     ledger: str | None = None  # SQLAlchemy URL; None: SQLite in the state folder
     host: str = "127.0.0.1"  # the address to listen on; 0.0.0.0 opens it to other machines
     port: Port = 8440  # HTTPS API

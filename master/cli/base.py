@@ -10,6 +10,7 @@ from urllib.parse import quote
 import click
 import typer
 
+from master.home import DEFAULT_STATE
 from trunkline.console import Command, Console, Group, common, declare, here
 from trunkline.console.declare import Function
 from trunkline.errors import NotFound, UsageError
@@ -18,9 +19,6 @@ from trunkline.files import storage
 if TYPE_CHECKING:  # pydantic and ssl take longer than the rest together, and `--help` needs neither
     from master.settings import MasterSettings
     from trunkline.https import Https
-
-DEFAULT_STATE = "~/.local/state/trunkline"
-"""Where a master keeps everything unless told otherwise; the same as in `MasterSettings`."""
 
 
 def _options() -> list[click.Option]:
