@@ -30,7 +30,7 @@ class Registry:
     def get(self, name: str) -> TaskSpec:
         """:raises NotFound: no such task."""
         path = self._path(name)
-        if not path.exists():
+        if path not in self.home.tasks.glob("*.toml"):  # a name with `..` in it reaches no other file
             known = ", ".join(spec.name for spec in self.all()) or "none"
             raise NotFound(f"task {name!r} should be declared here, found {known}.", hint="Add it with `trunkline-child task add`.")
         return build(TaskSpec, read_toml(path), f"`{path}`")

@@ -1,14 +1,18 @@
 """`trunkline-child reset`."""
 
 import shutil
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 from child.cli.base import open_home, verb
 from trunkline.console import here, single
+from trunkline.errors import NotFound
 from trunkline.files import Lock, storage
 from trunkline.terminal import Result
+
+if TYPE_CHECKING:
+    from child.home import ChildHome
 
 app = single()
 
@@ -20,11 +24,15 @@ def reset(
 ) -> Result:
     """Forget the private heads and everything that was fetched or made. Tasks, settings and samples stay."""
     home = open_home()
-    what = f"the heads of encoder {encoder!r}" if encoder else "all heads" + (", and who this child is" if identity else "")
+    if encoder is not None:
+        _check_heads(home, encoder)
+    what = "all heads" if encoder is None else f"the heads of encoder {encoder!r}"
+    what += ", and who this child is" if identity else ""
     here().confirm(f"Forget {what} in {home.folder}?")
     lock = Lock(home.lock, "child")  # never under a running child
     try:
-        paths = [home.private / encoder] if encoder else [home.private, home.sets, home.updates, home.encoders, home.cache]
+        everything = [home.private, home.sets, home.updates, home.encoders, home.cache]
+        paths = everything if encoder is None else [home.private / encoder]
         paths += [home.identity, home.key, home.ca, home.node] if identity else []
         gone = [path for path in paths if path.exists()]
         for path in gone:
@@ -34,3 +42,13 @@ def reset(
         lock.release()
     names = [str(path.relative_to(home.folder)) for path in gone]
     return Result({"home": str(home.folder), "forgotten": names}, [f"forgotten: {', '.join(names) or 'nothing was there'}"])
+
+
+def _check_heads(home: "ChildHome", encoder: str) -> None:
+    """What is deleted is chosen from what lies here: a name with `..` in it, or none at all, must not reach another folder.
+
+    :raises NotFound: no heads of such an encoder.
+    """
+    known = sorted(path.name for path in home.private.iterdir() if path.is_dir())
+    if encoder not in known:
+        raise NotFound(f"`--encoder` should be one that heads were trained with here ({', '.join(known) or 'none'}), found {encoder!r}.")

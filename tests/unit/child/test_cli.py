@@ -236,10 +236,14 @@ def test_several_tasks_are_checked_one_by_one(home: Path, capsys: Capture) -> No
 
 
 def test_a_task_that_is_not_declared(home: Path, capsys: Capture) -> None:
-    ChildHome(home)
-    for words in (["show", "x"], ["remove", "x"], ["check", "x"], ["predict", "x", "text"]):
-        code, kind, err = failed(capsys, "task", *words)
-        assert (code, kind) == (5, "not_found") and "task 'x' should be declared here" in err
+    Path("reviews.csv").write_text(REVIEWS)
+    done(capsys, *add("reviews.csv"))
+    (ChildHome(home).tasks / "sentiment.toml").rename(home / "x.toml")  # a task's file, but not among the tasks
+    for name in ("x", "../x", str(home / "x"), ""):
+        for words in (["show", name], ["remove", name], ["check", name], ["predict", name, "text"]):
+            code, kind, err = failed(capsys, "task", *words)
+            assert (code, kind) == (5, "not_found") and f"task {name!r} should be declared here" in err
+    assert (home / "x.toml").exists()
 
 
 def test_a_tasks_file_that_was_changed_by_hand(home: Path, capsys: Capture) -> None:
@@ -332,6 +336,10 @@ def test_reset_forgets_heads_and_keeps_tasks(home: Path, capsys: Capture) -> Non
     assert failed(capsys, "reset")[0] == 2, "nobody was asked"
     assert done(capsys, "reset", "--yes", "--encoder", "mini")["forgotten"] == ["private/mini"]
     assert (folder.private / "other").exists() and (folder.sets / "a").exists()
+    for name in ("", ".", "..", "../sets", str(folder.sets), "another"):  # none of these may reach what lies beside
+        code, kind, err = failed(capsys, "reset", "--yes", "--encoder", name)
+        assert (code, kind) == (5, "not_found") and "(other), found" in err
+        assert (folder.private / "other" / "gen-1").exists() and (folder.sets / "a").exists()
     lock = Lock(folder.lock, "child")
     assert failed(capsys, "reset", "--yes")[:2] == (5, "already_running"), "not under a running child"
     lock.release()
