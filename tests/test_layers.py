@@ -30,7 +30,7 @@ ROOMS = {
     "alembic": ("master/database.py", "master/migrations/*"),
     "fastapi": ("master/api/*",),
     "starlette": ("master/api/*", "master/flower/*"),
-    "uvicorn": ("master/api/*", "master/daemon.py"),
+    "uvicorn": ("master/api/*", "master/connection.py", "master/flower/superlinkd.py"),
     "typer": ("master/cli/*", "child/cli/*", "trunkline/console/*", "trunkline/terminal.py"),
     "torch": ("tasks/*", "child/*"),
     "transformers": ("tasks/*", "child/*"),

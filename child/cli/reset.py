@@ -51,4 +51,6 @@ def _check_heads(home: "ChildHome", encoder: str) -> None:
     """
     known = sorted(path.name for path in home.private.iterdir() if path.is_dir())
     if encoder not in known:
-        raise NotFound(f"`--encoder` should be one that heads were trained with here ({', '.join(known) or 'none'}), found {encoder!r}.")
+        raise NotFound(
+            f"`--encoder` should be one that heads were trained with here ({', '.join(known) or 'none'}), found {encoder!r}."
+        )

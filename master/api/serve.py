@@ -9,6 +9,7 @@ from typing import Self
 import uvicorn
 from fastapi import FastAPI
 
+from master.connection import MeasuredConnection
 from master.pki import Tls
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import AlreadyRunning, FailedError, SettingsError
@@ -33,6 +34,7 @@ class ApiServer:
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
             app,
+            http=MeasuredConnection,
             ssl_certfile=tls.certificate,
             ssl_keyfile=str(tls.key),
             log_config=None,  # the daemon's own

@@ -25,6 +25,8 @@ LOOK = "/v1/fleet/pull-messages"
 LOOKS = 2  # that are answered at a time
 LOOK_BYTES = 4096  # the largest look; one holds a node's id
 
+CONNECTION = "master.connection:MeasuredConnection"  # takes the place of the one that Flower lets uvicorn choose
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -105,6 +107,7 @@ def main() -> None:
     import flwr.superlink.main as flower
     from flwr.supercore.logger import update_console_handler
     from flwr.superlink.cli.flower_superlink import flower_superlink
+    from uvicorn.config import HTTP_PROTOCOLS
 
     logging.getLogger("flwr").propagate = False  # it writes to the log itself
     update_console_handler(timestamps=True, colored=False)
@@ -114,6 +117,7 @@ def main() -> None:
         return Guard(make(*arguments, **named), order["secret"].encode())
 
     flower.create_app, flower._get_middleware = guarded, lambda: _narrowed(layers())  # type: ignore[assignment]
+    HTTP_PROTOCOLS["auto"] = CONNECTION
     sys.argv = ["flower-superlink", *order["arguments"]]
     flower_superlink()
 

@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from master import pki
 from master.api.app import make_app
 from master.api.client import open_admin
 from master.api.serve import ApiServer, listen
+from master.connection import MeasuredConnection
 from master.home import DaemonInfo, MasterHome
 from tests.support.api import ADMIN, QUICK, Running, running_master
 from trunkline import transfers
@@ -645,6 +647,68 @@ def test_a_port_in_use_is_named(master: Running) -> None:
 def test_an_address_that_is_not_ours(host: str) -> None:
     with pytest.raises(SettingsError, match=host):
         listen(host, 0).close()
+
+
+@contextmanager
+def speaking(master: Running) -> Iterator[ssl.SSLSocket]:
+    """A connection of a stranger."""
+    context = ssl.create_default_context(cadata=master.parts.ca)
+    raw = socket.create_connection(("127.0.0.1", master.port), timeout=20)
+    with context.wrap_socket(raw, server_hostname="127.0.0.1") as stranger:
+        yield stranger
+
+
+def everything(stranger: ssl.SSLSocket) -> bytes:
+    """What is answered until the connection is closed."""
+    told = b""
+    with suppress(ConnectionError):
+        while part := stranger.recv(65_536):
+            told += part
+    return told
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"GET / HTTP/1.1\r\nX: ", b"a"),
+        (b"GET / HTTP/1.1\r\n", b"A: b\r\n"),
+        (b"POST /v1/enrol HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"A: b\r\n"),
+        (b"", b"\r\n"),
+    ],
+    ids=["a header", "headers", "trailers", "blank lines"],
+)
+def test_a_head_without_end_takes_no_memory(master: Running, begin: bytes, more: bytes) -> None:
+    """Given a stranger whose head never ends, When it is larger than any call of ours, Then the connection is cut."""
+    piece, until, cut = more * (16_384 // len(more)), time.monotonic() + 15, False
+    with speaking(master) as stranger:
+        try:
+            stranger.sendall(begin)
+            while time.monotonic() < until:
+                stranger.sendall(piece)
+        except (ConnectionError, ssl.SSLError):
+            cut = True
+    assert cut, "nobody stopped it"
+
+
+def test_a_slow_head_is_cut(master: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given strangers who say nothing, half a head, or nothing more after an answer, When it takes too long, Then they are cut."""
+    monkeypatch.setattr(MeasuredConnection, "head_seconds", 0.2)
+    for said in (b"", b"GET /healthz HTTP/1.1\r\nX: "):
+        with speaking(master) as stranger:
+            stranger.sendall(said)
+            assert b"within 0.2 s" in everything(stranger)
+    with speaking(master) as stranger:
+        stranger.sendall(b"GET /healthz HTTP/1.1\r\nHost: m\r\n\r\n")
+        assert stranger.recv(1_000).startswith(b"HTTP/1.1 200")
+        stranger.sendall(b"\r\n")  # not the next one, and no silence either
+        assert b"within 0.2 s" in everything(stranger)
+
+
+def test_a_call_that_takes_long_is_not_cut_for_its_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MeasuredConnection, "head_seconds", 0.1)
+    with running_master(tmp_path) as master, master.https(ADMIN) as https:
+        for _ in range(2):
+            assert https.call("GET", "/v1/admin/events", query={"wait": 0.4, "after": 10**6}, retry=False)["events"] == []
 
 
 class Looked(threading.Event):

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -206,6 +207,17 @@ def test_a_node_that_does_not_sign_is_refused(superlink: SuperLink) -> None:
             unsigned.PullMessages(PullMessagesRequest(node=FlowerNode(node_id=node.node_id if node else 1)))
         assert caught.value.response.status_code == 401
     unsigned.close()
+
+
+def test_a_head_without_end_is_cut(superlink: SuperLink) -> None:
+    """Flower lets uvicorn choose what reads a connection, and that takes a head of any size: ours is in its place."""
+    context = ssl._create_unverified_context()
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", superlink.port), timeout=10)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\nX: ")
+        until = time.monotonic() + 15
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            while time.monotonic() < until:
+                stranger.sendall(b"a" * 16_384)
 
 
 def test_a_wrong_secret(superlink: SuperLink) -> None:
