@@ -5,19 +5,24 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from trunkline.messages import Plan
-from trunkline.values import Codec, Decay, Name, Optimizer, Precision, Section, Split, Transfer
+from trunkline.values import Codec, Decay, Finite, Name, Optimizer, Precision, RuleName, Section, Split, Transfer
+
+MOST = 2**31 - 1
+"""The largest whole number that every ledger has room for."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Strength = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Whole = Annotated[int, Field(ge=1, le=MOST)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Children(Section):
     """Which children make a round, and how long they are waited for."""
 
-    wanted: Annotated[int, Field(ge=1)] | None = None  # confirmations to start with at once; None: wait for every child's answer
-    least: Annotated[int, Field(ge=1)] = 1  # confirmations without which a round does not start
-    least_updates: Annotated[int, Field(ge=1)] | None = None  # updates without which nothing is fused; None: `least`
-    close_at: Annotated[int, Field(ge=1)] | None = None  # updates that close a round early; None: wait for every member
+    wanted: Whole | None = None  # confirmations to start with at once; None: wait for every child's answer
+    least: Whole = 1  # confirmations without which a round does not start
+    least_updates: Whole | None = None  # updates without which nothing is fused; None: `least`
+    close_at: Whole | None = None  # updates that close a round early; None: wait for every member
     confirm_seconds: Positive = 60.0
     update_seconds: Positive = 3600.0
     report_seconds: Positive = 600.0
@@ -28,6 +33,8 @@ class Children(Section):
     def _check(self) -> Self:
         if self.wanted is not None and self.least > self.wanted:
             raise ValueError(f"`least` should be at most `wanted` ({self.wanted}), found {self.least}")
+        if self.wanted is not None and (self.least_updates or 0) > self.wanted:
+            raise ValueError(f"`least_updates` should be at most `wanted` ({self.wanted}), found {self.least_updates}")
         if self.close_at is not None and self.close_at < (self.least_updates or self.least):
             raise ValueError(f"`close_at` should be at least `least_updates`, found {self.close_at}")
         return self
@@ -36,8 +43,8 @@ class Children(Section):
 class Stop(Section):
     """When no further round follows, besides the number of rounds. Read from the validation scores that the children report."""
 
-    target: dict[Name, float] = Field(default_factory=dict)  # task, or `mean`: a validation score that is good enough
-    patience: Annotated[int, Field(ge=1)] | None = None  # rounds without a better mean
+    target: dict[Name, Finite] = Field(default_factory=dict)  # task, or `mean`: a validation score that is good enough
+    patience: Whole | None = None  # rounds without a better mean
     seconds: Positive | None = None  # wall time of the job
 
 
@@ -48,16 +55,16 @@ class Training(Section):
     optimizer: Optimizer = "adamw"
     learning_rate: Positive = 5e-5
     head_learning_rate: Positive = 1e-3
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    weight_decay: Strength = 0.01
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1  # share of the whole job's steps
     decay: Decay = "none"
-    clip_norm: Annotated[float, Field(ge=0)] = 1.0
-    prox: Annotated[float, Field(ge=0)] = 0.0
+    clip_norm: Strength = 1.0
+    prox: Strength = 0.0
     batch_size: Annotated[int, Field(ge=1, le=4096)] | None = None
-    micro_batch: Annotated[int, Field(ge=1)] | None = None
-    max_length: Annotated[int, Field(ge=1)] | None = None
+    micro_batch: Whole | None = None
+    max_length: Whole | None = None
     precision: Precision = "float32"
-    threads: Annotated[int, Field(ge=1)] | None = None
+    threads: Whole | None = None
 
 
 class JobSpec(Section):
@@ -65,13 +72,13 @@ class JobSpec(Section):
 
     encoder: Name
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
-    rule: str = "mean"
+    rule: RuleName = "mean"
     codec: Codec = "float32"
     transfer: Transfer = "blob"
     tasks: tuple[Name, ...] = ()  # empty: all of the encoder's type
     report: tuple[Split, ...] = ("validation",)  # after every round
     final_report: tuple[Split, ...] = ("validation", "test")  # after the last one
-    keep_rounds: Annotated[int, Field(ge=0)] = 2  # rounds whose recorded updates are kept
+    keep_rounds: Annotated[int, Field(ge=0, le=MOST)] = 2  # rounds whose recorded updates are kept
     seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
     training: Training = Training()
     children: Children = Children()

@@ -49,7 +49,8 @@ def _explained(model: type[BaseModel], problems: Iterable[Mapping[str, Any]], so
         elif problem["type"] == "value_error":  # of our own validators: the sentence is complete
             lines.append(f"{f'`{path}` in ' if path else ''}{source} is wrong: {problem['msg'].removeprefix('Value error, ')}.")
         else:
-            lines.append(f"`{path}` in {source} is wrong: {problem['msg']}, found {repr(problem['input'])[:80]}.")
+            place = f"`{path}` in {source}" if path else source  # the whole of it
+            lines.append(f"{place} is wrong: {problem['msg']}, found {repr(problem['input'])[:80]}.")
     return " ".join(lines)
 
 

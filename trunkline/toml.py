@@ -13,7 +13,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     :raises SettingsError: not there, not readable, not UTF-8, not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except FileNotFoundError:
         raise SettingsError(f"`{path}` should be a settings file, found none.") from None
     except UnicodeDecodeError as error:

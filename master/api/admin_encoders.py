@@ -5,9 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from master.api.answers import body_of, table
+from master.api.answers import Free, Number, body_of, table
 from master.api.files import Files
 from master.api.parts import Parts
+from master.jobs import MOST
 from master.records import Encoder, Version
 from trunkline.api import BlobFile
 from trunkline.errors import NotFound, SpecError
@@ -20,7 +21,7 @@ class CreateEncoder(Value):
 
     name: Name
     type: Name
-    spec: dict[str, Any]  # an EncoderSpec
+    spec: Free  # an EncoderSpec
     manifest: Digest  # of `Manifest.encode()`
     first: BlobFile  # the initial parameter set
 
@@ -28,7 +29,7 @@ class CreateEncoder(Value):
 class Rollback(Value):
     """`POST /v1/admin/encoders/{name}/rollback`."""
 
-    version: Annotated[int, Field(ge=1)]
+    version: Annotated[int, Field(ge=1, le=MOST)]
 
 
 def routes(parts: Parts, files: Files) -> APIRouter:
@@ -59,11 +60,11 @@ def routes(parts: Parts, files: Files) -> APIRouter:
         return [table(version) for version in ledger.versions(name)]
 
     @router.get("/encoders/{name}/versions/{number}")
-    def version(name: str, number: int) -> dict[str, Any]:
+    def version(name: str, number: Number) -> dict[str, Any]:
         return table(ledger.version(name, number)) | {"lineage": _lineage(ledger.versions(name), number)}
 
     @router.get("/encoders/{name}/diff")
-    def diff(name: str, old: int, new: int) -> dict[str, Any]:
+    def diff(name: str, old: Number, new: Number) -> dict[str, Any]:
         """Two versions, for the CLI to fetch and compare: comparing 2.5 GB is no work for a request."""
         pair = {"old": table(ledger.version(name, old)), "new": table(ledger.version(name, new))}
         return pair | {"shared": ledger.encoder(name).shared}

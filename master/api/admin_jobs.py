@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from master.api.answers import body_of, table
+from master.api.answers import Free, Number, body_of, table
 from master.api.parts import Parts
 from master.jobs import JobSpec
 from master.records import Event, Job, JobState
@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.2
 class StartJob(Value):
     """`POST /v1/admin/jobs`. The same key again gives the same job."""
 
-    spec: dict[str, Any]  # a JobSpec; checked by itself, so that the message names its keys
+    spec: Free  # a JobSpec; checked by itself, so that the message names its keys
     name: Name | None = None
     key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
 
@@ -82,12 +82,12 @@ def routes(parts: Parts) -> APIRouter:
         return [table(one) for one in ledger.reader(ledger.job(job_id).id).rounds()]
 
     @router.get("/jobs/{job_id}/rounds/{number}")
-    def round_(job_id: str, number: int) -> dict[str, Any]:
+    def round_(job_id: str, number: Number) -> dict[str, Any]:
         return _round(parts, ledger.job(job_id), number)
 
     @router.get("/events")
     async def events(
-        after: Annotated[int, Query(ge=0)] = 0,
+        after: Annotated[int, Query(ge=0, le=2**63 - 1)] = 0,
         job: str | None = None,
         wait: Annotated[float, Query(ge=0)] = 0.0,
         limit: Annotated[int, Query(ge=1, le=5_000)] = 1_000,

@@ -6,15 +6,16 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from master.jobs import MOST
 from trunkline.api_errors import ERROR_HEADER, STATUS, error_body
 from trunkline.errors import (
     Conflict,
@@ -37,6 +38,21 @@ API_VERSION = "v1"
 
 BODY_SECONDS = 60.0
 """A caller may take so long to send the body of a call (blobs have their own measure)."""
+
+Number = Annotated[int, Field(ge=0, le=MOST)]
+"""Of a round or a version, in a path or a query: no larger than what a ledger has room for."""
+
+
+def _finite(table: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(table, allow_nan=False)
+    except ValueError:
+        raise ValueError("every number in it should be finite") from None
+    return table
+
+
+Free = Annotated[dict[str, Any], AfterValidator(_finite)]
+"""A part of a body whose keys are checked by itself later; it is JSON as the ledger can keep it."""
 
 log = logging.getLogger(__name__)
 

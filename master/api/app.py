@@ -14,7 +14,7 @@ from trunkline.messages import WIRE_NEWEST, WIRE_OLDEST
 
 def make_app(parts: Parts) -> FastAPI:
     """Everything a master answers over HTTPS."""
-    app = FastAPI(title="Trunkline", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="Trunkline", version=__version__, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.stopping = parts.stopping
     answers.install(app)
     files = Files(parts.ledger, parts.blobs)

@@ -142,5 +142,11 @@ def _named(console: Console, name: str) -> str:
 
 
 def where(*parts: str | int) -> str:
-    """A path of the admin's API; names are quoted, whatever was typed."""
-    return "/v1/admin/" + "/".join(quote(str(part), safe="") or "-" for part in parts)
+    """A path of the admin's API; names are quoted, whatever was typed.
+
+    :raises NotFound: what was typed is no name, and would make another path of it.
+    """
+    for part in parts:
+        if str(part) in ("", ".", "..") or "/" in str(part):
+            raise NotFound(f"a name should be letters, digits, `.`, `_` and `-`, found {str(part)!r}.")
+    return "/v1/admin/" + "/".join(quote(str(part), safe="") for part in parts)

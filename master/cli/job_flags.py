@@ -106,11 +106,16 @@ def asked(file: Path | None, more: list[str]) -> dict[str, Any]:
 
 
 def put(table: dict[str, Any], path: str, value: Any) -> None:
-    """Set a value at a dotted path."""
+    """Set a value at a dotted path.
+
+    :raises UsageError: what stands above it is no table; taking its place would hide that the file is wrong.
+    """
     *above, last = path.split(".")
     for part in above:
-        inner = table.get(part)
-        table[part] = dict(inner) if isinstance(inner, Mapping) else {}
+        inner = table.get(part, {})
+        if not isinstance(inner, Mapping):
+            raise UsageError(f"`{part}` should be a table, since `{path}` is set too, found {str(inner)[:80]!r}.")
+        table[part] = dict(inner)
         table = table[part]
     table[last] = value
 

@@ -293,6 +293,42 @@ def test_a_body_that_is_wrong_is_one_clear_error(master: Running, path: str, bod
     assert "Traceback" not in str(caught.value) and len(str(caught.value)) < 2_000
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "events?after=9223372036854775808",
+        "encoders/text/versions/2147483648",
+        "encoders/text/versions/-1",
+        "encoders/text/diff?old=1&new=99999999999999999999",
+        "jobs/JOB/rounds/99999999999999999999",
+        "jobs//",
+    ],
+)
+def test_a_number_that_no_ledger_has_room_for(master: Running, path: str) -> None:
+    master.encoder()
+    with master.https(ADMIN) as https:
+        with suppress(Conflict):  # one is open
+            https.call("POST", "/v1/admin/jobs", json.dumps({"spec": {"encoder": "text"}}))
+        job = https.call("GET", "/v1/admin/jobs")[0]["id"]
+        with pytest.raises((UsageError, NotFound)):
+            https.call("GET", f"/v1/admin/{path.replace('JOB', job)}")
+        with pytest.raises(UsageError, match="version"):
+            https.call("POST", "/v1/admin/encoders/text/rollback", json.dumps({"version": 2**31}))
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])
+def test_a_number_that_json_has_not(master: Running, number: str) -> None:
+    master.encoder()
+    encoder = {"name": "b", "type": "b", "manifest": "0" * 64, "first": {"digest": "0" * 64, "size": 1}}
+    for path, body in (
+        ("jobs", {"spec": {"encoder": "text", "training": {"prox": "X"}}}),
+        ("jobs", {"spec": {"encoder": "text", "stop": {"target": {"mean": "X"}}}}),
+        ("encoders", encoder | {"spec": {"x": ["X"]}}),
+    ):
+        with master.https(ADMIN) as https, pytest.raises((UsageError, SpecError), match="finite"):
+            https.call("POST", f"/v1/admin/{path}", json.dumps(body).replace('"X"', number))
+
+
 def test_a_body_that_is_too_long_is_not_read(master: Running) -> None:
     with master.child(fresh()) as api, pytest.raises(RefusedValue) as caught:
         api._https.call("POST", "/v1/hello", b"x" * 200_000)

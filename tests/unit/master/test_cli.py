@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,13 +15,13 @@ import pytest
 from pydantic import BaseModel
 
 from master.cli import app, main
-from master.cli.base import DEFAULT_STATE
+from master.cli.base import DEFAULT_STATE, where
 from master.cli.encoder_spec import Wanted, spec_of
 from master.cli.job_flags import FLAGS, put
 from master.jobs import JobSpec
 from master.settings import MasterSettings
 from tasks.specs import Config, Lora, Module, Pretrained
-from trunkline.errors import SettingsError, UsageError
+from trunkline.errors import NotFound, SettingsError, UsageError
 
 Capture = pytest.CaptureFixture[str]
 
@@ -140,6 +141,7 @@ VALUES = {"int": "3", "float": "0.25", "text": None, "list": "test", "table": "m
 TEXTS = {
     "codec": "bf16",
     "transfer": "inline",
+    "rule": "mean_by_task",
     "training.optimizer": "sgd",
     "training.decay": "linear",
     "training.precision": "bf16",
@@ -187,6 +189,17 @@ def test_each_start_has_a_key_of_its_own_so_that_a_repeated_call_starts_one_job(
         (["--encoder", "a", "--set", "rounds"], None, "`--set` should be KEY=VALUE"),
         (["--encoder", "a", "--target", "mean"], None, "`--target` should be TASK=SCORE"),
         (["--encoder", "a", "--wanted", "1", "--least", "2"], None, "`least` should be at most `wanted` (1), found 2"),
+        (
+            ["--encoder", "a", "--wanted", "1", "--least-updates", "2"],
+            None,
+            "`least_updates` should be at most `wanted` (1)",
+        ),
+        (["--encoder", "a", "--rule", "median"], None, "`rule` in the job is wrong: Input should be 'mean' or 'mean_by_task'"),
+        (["--encoder", "a", "--weight-decay", "inf"], None, "should be a finite number, found inf"),
+        (["--encoder", "a", "--clip-norm", "inf"], None, "should be a finite number, found inf"),
+        (["--encoder", "a", "--target", "mean=nan"], None, "should be a finite number, found nan"),
+        (["--encoder", "a", "--keep-rounds", "9" * 30], None, "`keep_rounds` in the job is wrong"),
+        (["--encoder", "a", "--steps", "3"], "training = 3", "`training` should be a table, since `training.steps` is set too"),
         ([], None, "`encoder` in the job should be set, found nothing"),
         ([], 'encoder = "a"\nruonds = 3\n', "did you mean `rounds`?"),
         ([], 'encoder = "a', "should be TOML"),
@@ -214,6 +227,17 @@ def test_put_does_not_change_what_it_was_given() -> None:
     put(table, "training.warmup", 0.5)
     put(table, "a.b.c", 1)
     assert table == {"training": {"steps": 1, "warmup": 0.5}, "a": {"b": {"c": 1}}} and inner == {"steps": 1}
+
+
+def test_a_file_that_begins_with_a_mark(started: list[dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('encoder = "a"', encoding="utf-8-sig")
+    assert main(["job", "start", str(tmp_path / "job.toml")]) == 0 and started[0]["spec"] == {"encoder": "a"}
+
+
+@pytest.mark.parametrize("name", ["", "/", "..", "../nodes", "a/b"])
+def test_what_is_no_name_makes_no_other_path(name: str) -> None:
+    with pytest.raises(NotFound, match=re.escape(f"found {name!r}")):
+        where("jobs", name, "abort")
 
 
 # -- an encoder's flags ------------------------------------------------------------------------------------------------

@@ -1,15 +1,19 @@
 """Laws that every fuse rule keeps, times inputs that are hard, and one golden value a rule."""
 
 from collections.abc import Mapping
+from typing import get_args
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
+from master.jobs import JobSpec
 from master.rules import RULES, Contribution, Parameters, Rule, find_rule, limited
 from master.rules.weights import by_samples, by_task, capped
-from trunkline.errors import SpecError, TooFewChildren
+from trunkline.errors import TooFewChildren
 from trunkline.tensors import Array, spec_of, to_bf16, widen
+from trunkline.values import RuleName
 
 Tensors = Mapping[str, Array]
 
@@ -174,5 +178,7 @@ def test_weights_sum_to_one() -> None:
 
 
 def test_an_unknown_rule_is_named_with_those_there_are() -> None:
-    with pytest.raises(SpecError, match="mean_by_task, found 'median'"):
-        find_rule("median")
+    """When a job is read: at its first fusion a round of everybody's training would be lost."""
+    assert set(get_args(RuleName)) == set(RULES)
+    with pytest.raises(ValidationError, match="'mean' or 'mean_by_task'"):
+        JobSpec.model_validate({"encoder": "a", "rule": "median"})
