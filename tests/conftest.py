@@ -15,6 +15,8 @@ import hypothesis
 import numpy as np
 import pytest
 
+from master.database import Database
+
 _FOREIGN = ("TRUNKLINE", "HF_", "TRANSFORMERS_", "FLWR_", "XDG_", "PYTHONPATH", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES")
 
 _HOME = Path(tempfile.mkdtemp(prefix="trunkline-tests-"))
@@ -72,3 +74,20 @@ def _own_environment() -> Iterator[None]:
     os.environ.update(environment)
     os.chdir(folder)
     sys.path[:] = path
+
+
+@pytest.fixture(autouse=True)
+def _closed_ledgers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Files that a test opened are closed after it: Python 3.13 warns of connections to SQLite that are merely forgotten."""
+    opened: list[Database] = []
+    opening = Database.__init__
+
+    def open_noted(self: Database, url: str) -> None:
+        opened.append(self)
+        opening(self, url)
+
+    monkeypatch.setattr(Database, "__init__", open_noted)
+    yield
+    for database in opened:
+        if not getattr(database, "_shared", True):  # one in memory is kept for later tests; one that failed has closed itself
+            database.close()
