@@ -20,7 +20,16 @@ from tasks.encoders import Encoder
 from tasks.step import memory_ran_out
 from trunkline import codec
 from trunkline.clock import Clock, SystemClock
-from trunkline.errors import Reason, RefusedValue, SampleError, TrainingFailed, TrunklineError
+from trunkline.errors import (
+    ConnectionFailed,
+    DeadlineExceeded,
+    Reason,
+    RefusedValue,
+    SampleError,
+    SpecError,
+    TrainingFailed,
+    TrunklineError,
+)
 from trunkline.files import sha256_file
 from trunkline.messages import (
     Confirmation,
@@ -38,6 +47,9 @@ from trunkline.sets import SetFile
 from trunkline.settings import load as load_settings
 
 logger = logging.getLogger(__name__)
+
+KEPT_UPDATES = 4
+"""Files of updates that stay here: of the round under way, and of a few before it that may be asked for again."""
 
 Answer = tuple[Message, bytes | None]
 """A message, and the bytes that go with it where sets travel inside the messages."""
@@ -98,7 +110,7 @@ class Child:
             return self._failure(error.reason, error.public), None
         except TrunklineError as error:
             logger.error("a %s could not be answered: %s", message.kind, error)
-            away = error.code in ("unreachable", "not_authorized", "deadline")
+            away = isinstance(error, ConnectionFailed | DeadlineExceeded)
             return self._failure(Reason.TRANSFER if away else Reason.INTERNAL, f"{error.code}: {error.public}"), None
         except Exception as error:
             if memory_ran_out(error):
@@ -150,9 +162,9 @@ class Child:
         for spec in self.registry.of_type(encoder_type, self._allowed(wanted)):
             try:
                 samples = self.registry.count(spec)["train"]
-            except SampleError as error:
+            except (SampleError, SpecError) as error:
                 logger.warning("task %s cannot be counted: %s", spec.name, error)
-                problems[spec.name] = error
+                problems[spec.name] = error if isinstance(error, SampleError) else SampleError(error.message, hint=error.hint)
                 continue
             if samples:
                 counts.append(
@@ -212,7 +224,7 @@ class Child:
             )
             update = self._write(message, encoder, base, trained, time.perf_counter() - started)
         store.save((message.job, message.round, message.base.digest), trained.private, update.table())
-        keep_newest(self.home.updates, 4, {update.digest})
+        keep_newest(self.home.updates, KEPT_UPDATES, {update.digest})
         return update.table()
 
     def _write(self, message: InitialSet, encoder: Encoder, base: SetFile, trained: Trained, seconds: float) -> Update:

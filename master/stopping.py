@@ -24,7 +24,7 @@ class RoundScores:
 
 
 def score_round(reports: Sequence[Report], split: str = "validation") -> RoundScores:
-    """Per task, the mean over its children weighted by their samples of that split."""
+    """Per task, the mean over its children weighted by their samples of that split; a task with several metrics has no mean."""
     scores: dict[str, list[Score]] = {}
     for report in sorted(reports, key=lambda report: report.child):
         for score in report.scores:
@@ -33,8 +33,9 @@ def score_round(reports: Sequence[Report], split: str = "validation") -> RoundSc
     by_task = {
         task: sum(score.value * score.samples for score in of_task) / sum(score.samples for score in of_task)
         for task, of_task in scores.items()
+        if len({score.metric for score in of_task}) == 1
     }
-    return RoundScores(by_task, {task: of_task[0].higher_is_better for task, of_task in scores.items()})
+    return RoundScores(by_task, {task: scores[task][0].higher_is_better for task in by_task})
 
 
 def reason_to_stop(stop: Stop, rounds: int, history: Sequence[RoundScores], elapsed: float) -> str | None:

@@ -214,6 +214,18 @@ def test_an_error_about_samples_does_not_quote_them_to_the_master(tmp_path: Path
     assert canary not in str(member)
 
 
+def test_a_task_whose_reader_is_gone_does_not_keep_the_others_from_training(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    good = sentiment(write_reviews(tmp_path / "amy.csv", 60, 0))
+    broken = good.model_copy(update={"name": "broken", "reader": "gone.py:rows"})
+    child = world.add_child("amy", good, broken)
+    counts, problems = child.counted()
+    assert [count.task for count in counts] == ["sentiment"] and "gone.py" in problems[0]
+    job = world.run(rounds=1)
+    member = job.pen.members(1)[0]
+    assert member.state == "member" and "gone.py" not in str(member), "the site itself is told"
+
+
 def test_a_bug_at_a_child_is_an_answer_that_tells_nothing_of_its_samples(world: World) -> None:
     child = world.children["amy"]
 
