@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "error: Python should be 3.11, 3.12 or 3.13, found \"`$(PYTHON) -V 2>&1`\". Name another: make install PYTHON=python3.12"; exit 2; }
 	@echo "==> 1 of 4: a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV) || { echo "error: $(PYTHON) should have the venv module (Debian: apt install python3-venv)."; exit 1; }
-	@echo "==> 2 of 4: $(TORCH) $(if $(TORCH_INDEX),from $(TORCH_INDEX),)"
+	@echo "==> 2 of 4: $(TORCH)$(if $(TORCH_INDEX), from $(TORCH_INDEX),) (some minutes; plain pip on Linux: several GB)"
 	@$(PIP) install -q --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),) '$(TORCH)'
 	@echo "==> 3 of 4: trunkline, what it needs, and the tools for the tests (some minutes)"
 	@$(PIP) install -q --constraint constraints.txt --editable '.[dev]'
