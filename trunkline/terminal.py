@@ -149,10 +149,11 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], nothing: st
     return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells]
 
 
-def pairs(values: Mapping[str, Any], indent: str = "") -> list[str]:
-    """One value a line, after its name."""
+def pairs(values: Mapping[str, Any], indent: str = "", *, exact: bool = False) -> list[str]:
+    """One value a line, after its name; names that somebody types again are printed `exact`."""
     width = max((len(name) for name in values), default=0)
-    return [f"{indent}{name.replace('_', ' ').ljust(width)}  {cell(value)}".rstrip() for name, value in values.items()]
+    names = {name: name if exact else name.replace("_", " ") for name in values}
+    return [f"{indent}{names[name].ljust(width)}  {cell(value)}".rstrip() for name, value in values.items()]
 
 
 def cell(value: Any) -> str:

@@ -78,6 +78,9 @@ def add(
     spec = build(TaskSpec, {key: value for key, value in said.items() if value is not None}, "the task")
     found = _survey(home, spec)
     Registry(home).add(spec, replace=replace)
+    if spec.head == "single" and len(found["labels"]) > _MANY and all(map(_number, found["labels"])):
+        count = len(found["labels"])
+        here().note(f"{count} different numbers are taken for names of labels; for values: --head regression --replace")
     return Result(found, _told(found))
 
 
@@ -160,6 +163,16 @@ def predict(
 
 
 # -- shared ------------------------------------------------------------------------------------------------------------
+
+_MANY = 20  # numbers that seldom name classes
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _split(text: str | None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # pydantic and ssl take longer than the rest together, and `-
 
 def _options() -> list[click.Option]:
     return [
-        common("--state", metavar="FOLDER", help="The master's folder.  [env: TRUNKLINE_STATE]"),
+        common("--state", metavar="FOLDER", help=f"The master's folder.  [env: TRUNKLINE_STATE; default: {DEFAULT_STATE}]"),
         common("--settings", metavar="FILE", help="The master's settings.  [env: TRUNKLINE_SETTINGS; default: trunkline.toml]"),
         common("--url", metavar="URL", help="A master on another machine.  [env: TRUNKLINE_URL]"),
         common("--token-file", metavar="FILE", help="Its admin token.  [env: TRUNKLINE_TOKEN_FILE]"),

@@ -42,7 +42,7 @@ def start(
     if dry:
         with open_master() as https:
             https.call("GET", where("encoders", whole["encoder"]))  # whether it is there
-        return Result({"dry_run": True, "spec": whole}, [*pairs(_flat(whole)), "", "nothing was started"])
+        return Result({"dry_run": True, "spec": whole}, [*pairs(_flat(whole), exact=True), "", "nothing was started"])
     body = json.dumps({"spec": spec, "name": name, "key": key or uuid.uuid4().hex})  # a try that is repeated starts no second job
     with open_master(FOLLOW if wait else 3.0) as https:
         made: dict[str, Any] = https.call("POST", where("jobs"), body)
@@ -173,7 +173,9 @@ def _ended(https: Any, job: dict[str, Any], *, events: bool = True) -> Result:
         deadline = watching.wait_seconds(console, https.clock, job["id"])
         progress = watching.until_end(https, job, deadline, seen)
     found: dict[str, Any] = https.call("GET", where("jobs", job["id"]))
-    lines = [*_lines(found), "", *pairs(progress.scores("test") or progress.scores())]
+    split = "test" if progress.scores("test") else "validation"
+    scores = {f"{task} ({split})": score for task, score in progress.scores(split).items()}
+    lines = [*_lines(found), "", *pairs(scores, exact=True)]
     return Result(found | {"progress": progress.table()}, lines, error=watching.verdict(found))
 
 

@@ -54,7 +54,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines += table(members, ("child", "state", "samples", "weight", "reason", "detail"))
     updates = [_update(one) for one in found["updates"]]
     lines += ["", "updates", *table(updates, ("child", "samples", "losses", "size", "seconds", "digest"))]
-    lines += ["", "refusals", *table(found["refusals"], ("child", "reason", "detail"))]
+    lines += ["", "refused values", *table(found["refusals"], ("child", "reason", "detail"))]
     scores = [{"child": one["child"], **score} for one in found["reports"] for score in one["report"]["scores"]]
     return [*lines, "", "reports", *table(scores, ("child", "task", "split", "metric", "value", "samples"))]
 

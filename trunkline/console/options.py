@@ -33,6 +33,6 @@ def common_options() -> list[click.Option]:
         common("--output", "-o", type=click.Choice(FORMS), help="How to print what was found or done.  [default: table]"),
         common("--quiet", "-q", is_flag=True, help="Nothing on standard error but errors."),
         common("--yes", "-y", is_flag=True, help="Do not ask."),
-        common("--timeout", type=float, metavar="SECONDS", help="How long to wait."),
+        common("--timeout", type=float, metavar="SECONDS", help="How long to wait for an answer, or for an end."),
         common("--no-color", is_flag=True, help="No colours."),
     ]
