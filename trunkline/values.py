@@ -87,3 +87,7 @@ def _older(value: Any, body: Any, wire: int) -> Any:
             continue
         kept[name] = _older(getattr(value, name), body[name], wire)
     return kept
+
+
+RECORD, TEXT, ATTACHMENT = "trunkline", "json", "attachment"
+"""Where a message of ours lies in a transport's: its record, and in it the text and the bytes beside it."""

@@ -8,10 +8,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.message_pb2 import ObjectTree
 from google.protobuf.message import DecodeError
 
-logger = logging.getLogger(__name__)
+from trunkline.values import ATTACHMENT, RECORD, TEXT
 
-RECORD, TEXT, ATTACHMENT = "trunkline", "json", "attachment"
-"""Where a message of ours lies in a Flower message: the record's name and its two keys."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,9 @@ from google.protobuf.message import DecodeError
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import Fenced, TrunklineError, Unreachable
 from trunkline.retry import persist
+from trunkline.values import RECORD
 
 logger = logging.getLogger(__name__)
-
-RECORD, TEXT, ATTACHMENT = "trunkline", "json", "attachment"
-"""Where a message of ours lies in a Flower message: the record's name and its two keys."""
 
 HEARTBEAT = 10.0  # seconds; Flower gives a task up after 60
 SETTLED = 5.0  # seconds after which every part of a reply has come in

@@ -14,7 +14,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import RunNotRunningException
 
-from master.flower.grid import ATTACHMENT, RECORD, TEXT, LostMessage, translated
+from master.flower.grid import LostMessage, translated
 from master.link import Outgoing, Reply
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import Fenced, Reason, RefusedValue, Unreachable, WireVersionMismatch
@@ -31,6 +31,7 @@ from trunkline.messages import (
     common_version,
     decode,
 )
+from trunkline.values import ATTACHMENT, RECORD, TEXT
 
 logger = logging.getLogger(__name__)
 
