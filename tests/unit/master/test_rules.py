@@ -127,7 +127,10 @@ def test_golden_values() -> None:
     values: list[NDArray[np.float32]] = [np.array([x], np.float32) for x in (1.0, 2.0, 4.0)]
     counts = [{"s": 10}, {"s": 30, "t": 10}, {"t": 30}]
     updates = [contribution(name, {"w": w}, n) for name, w, n in zip("abc", values, counts, strict=True)]
-    golden = {"mean": (10 * 1 + 40 * 2 + 30 * 4) / 80, "mean_by_task": 0.5 * (0.25 * 1 + 0.75 * 2) + 0.5 * (0.25 * 2 + 0.75 * 4)}
+    golden: dict[RuleName, float] = {
+        "mean": (10 * 1 + 40 * 2 + 30 * 4) / 80,
+        "mean_by_task": 0.5 * (0.25 * 1 + 0.75 * 2) + 0.5 * (0.25 * 2 + 0.75 * 4),
+    }
     assert set(golden) == set(RULES)
     for name, expected in golden.items():
         assert fuse(find_rule(name), {"w": values[0]}, updates)["w"][0] == pytest.approx(expected)
