@@ -128,7 +128,7 @@ class Child:
             counts, errors = self._count(instruction.encoder.type, instruction.tasks)
             problems = [f"task {task}: {error.public}" for task, error in errors.items()]
             if not counts:
-                found = " ".join(problems) or f"tasks of type {', '.join(self.registry.types()) or 'none'}."
+                found = " ".join(problems) or self._offered(instruction)
                 raise RefusedValue(Reason.NO_SAMPLES, f"samples of type {instruction.encoder.type!r} should be here, found {found}")
         except RefusedValue as error:
             return self._confirmation(instruction, accepted=False, reason=error.reason, detail=error.message)
@@ -173,6 +173,13 @@ class Child:
                     )
                 )
         return counts, problems
+
+    def _offered(self, instruction: Instruction) -> str:
+        """What is here in the place of the tasks that a job asks for."""
+        types = self.registry.types()
+        if instruction.tasks and instruction.encoder.type in types:
+            return f"none for the tasks {', '.join(instruction.tasks)} of the job."
+        return f"tasks of type {', '.join(types) or 'none'}."
 
     def _allowed(self, wanted: tuple[str, ...]) -> tuple[str, ...] | None:
         """The tasks that both the job and the site's policy allow; None: all."""

@@ -5,6 +5,7 @@ No file is held in memory. Whatever is wrong with one becomes a `SampleError` th
 
 import csv
 import json
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,9 @@ Record = tuple[int, Mapping[str, Any]]
 
 _ROWS_A_BATCH = 256
 
+_SAVED = ("dataset_info.json", "dataset_dict.json")
+"""What `save_to_disk` leaves in its folder: the one for a `Dataset`, the other for a `DatasetDict`."""
+
 
 def records(spec: TaskSpec, base: Path, modules: Sequence[Path] = ()) -> Iterator[Record]:
     """Every row of a task's file, one at a time.
@@ -29,7 +33,7 @@ def records(spec: TaskSpec, base: Path, modules: Sequence[Path] = ()) -> Iterato
     :raises SpecError: a format, encoding or reader that there is none of.
     """
     path = spec.source(base)
-    _check_there(path)
+    check_there(spec, path)
     if spec.reader is not None:
         return _own(spec, path, plugins.load(spec.reader, (base, *modules), "trunkline.readers"))
     form = spec.form(base)
@@ -40,16 +44,24 @@ def records(spec: TaskSpec, base: Path, modules: Sequence[Path] = ()) -> Iterato
     return {"csv": _csv, "tsv": _tsv, "jsonl": _jsonl, "parquet": _parquet, "datasets": _datasets}[form](spec, path)
 
 
-def _check_there(path: Path) -> None:
+def check_there(spec: TaskSpec, path: Path) -> None:
+    """Whether there is something to read at all, before a byte of it is: a pipe would be waited for, a disk read to its end.
+
+    :raises SampleError: no such file, empty, no file at all, or a folder that holds no data set.
+    """
     try:
-        if path.is_dir():
-            return
-        if path.stat().st_size == 0:
-            raise SampleError(f"`{path}` should hold samples, found an empty file.")
+        about = path.stat()
     except FileNotFoundError:
         raise SampleError(f"`{path}` should be a file of samples, found none.") from None
     except OSError as error:
         raise SampleError(f"`{path}` should be readable, found: {error.strerror}.") from None
+    if stat.S_ISDIR(about.st_mode):
+        if spec.reader is None and not any((path / name).is_file() for name in _SAVED):
+            raise SampleError(f"`{path}` should be a folder that `datasets` has saved, found none of {', '.join(_SAVED)} in it.")
+    elif not stat.S_ISREG(about.st_mode):
+        raise SampleError(f"`{path}` should be a file of samples, found a device or a pipe.", hint="Write it to a file first.")
+    elif about.st_size == 0:
+        raise SampleError(f"`{path}` should hold samples, found an empty file.")
 
 
 @contextmanager
@@ -106,7 +118,8 @@ def _separated(spec: TaskSpec, path: Path, delimiter: str) -> Iterator[Record]:
                 if len(cells) > len(header):
                     raise SampleError(f"`{path}`, line {line}: should have {len(header)} cells, found {len(cells)}.")
                 if cells:  # a blank line is no row
-                    yield line, dict(zip(header, cells, strict=False))
+                    missing = [None] * (len(header) - len(cells))
+                    yield line, dict(zip(header, [*cells, *missing], strict=True))
                 line = reader.line_num + 1
         except csv.Error as error:
             raise SampleError(

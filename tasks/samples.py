@@ -63,6 +63,8 @@ def rows(spec: TaskSpec, base: Path, modules: Sequence[Path] = ()) -> Iterator[R
             by_column = spec.split is not None or (spec.fractions is None and "split" in values)
         fields = tuple(_present(spec, line, values, column) for column in spec.fields)
         label = _label(spec, line, values, fields)
+        for column, value in zip((*spec.fields, spec.label), (*fields, label), strict=True):
+            _check_text(spec, line, column or "", value)
         split = _split_of(spec, line, values) if by_column else _seeded_split(spec, fields)
         yield Row(line, fields, label, split)
     if by_column is None:
@@ -84,6 +86,20 @@ def _present(spec: TaskSpec, line: int, values: Mapping[str, Any], column: str) 
     if value is None:
         raise wrong(spec, line, column, "should have a value, found none")
     return value
+
+
+def _check_text(spec: TaskSpec, line: int, column: str, value: Any) -> None:
+    """JSON can escape half of a character, as in an emoji that was cut in two; no tokenizer and no file takes that.
+
+    :raises SampleError: there is one.
+    """
+    for text in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(text, str) and not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                half = f"half of a character at place {error.start}"
+                raise wrong(spec, line, column, f"should be whole characters, found {half}") from None
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks import plugins
+from tasks.readers import check_there
 from tasks.samples import rows, taken
 from tasks.specs import TaskSpec
 from trunkline.errors import SampleError
@@ -27,9 +28,10 @@ class Survey:
 def source_digest(spec: TaskSpec, base: Path) -> str:
     """SHA-256 of a task's file, or of all files in its folder by name.
 
-    :raises SampleError: there is none.
+    :raises SampleError: there is none, or nothing that could be read to its end.
     """
     path = spec.source(base)
+    check_there(spec, path)
     try:
         if not path.is_dir():
             return sha256_remembered(path)

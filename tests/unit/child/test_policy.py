@@ -10,8 +10,10 @@ import pytest
 from child import policy
 from child.handlers import Child
 from child.home import ChildHome
+from child.registry import Registry
 from child.settings import ChildSettings, Policy
 from child.transfer import FolderTransfer
+from tests.support.world import sentiment, write_reviews
 from trunkline.clock import ManualClock
 from trunkline.errors import Reason, RefusedValue, SettingsError
 from trunkline.messages import Confirmation, EncoderRef, Instruction, Plan, SetRef
@@ -112,3 +114,12 @@ def test_what_the_lines_name_is_accepted() -> None:
 def test_hours_that_are_no_span_are_told_at_once(hours: list[str]) -> None:
     with pytest.raises(SettingsError, match="hours"):
         policy_of(hours=hours)
+
+
+def test_a_job_for_tasks_that_are_not_here_is_told_so(tmp_path: Path) -> None:
+    """Given a site with a task of the type, When a job asks for another task, Then that is named and not the type, which fits."""
+    home = ChildHome(tmp_path)
+    Registry(home).add(sentiment(write_reviews(tmp_path / "reviews.csv", 20)))
+    answer, _ = Child("amy", home, ChildSettings(), NOWHERE).answer(instruction(tasks=("sentimnet",)))
+    assert isinstance(answer, Confirmation)
+    assert answer.detail == "samples of type 'text' should be here, found none for the tasks sentimnet of the job."

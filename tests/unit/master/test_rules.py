@@ -132,8 +132,8 @@ def test_golden_values() -> None:
         "mean_by_task": 0.5 * (0.25 * 1 + 0.75 * 2) + 0.5 * (0.25 * 2 + 0.75 * 4),
     }
     assert set(golden) == set(RULES)
-    for name, expected in golden.items():
-        assert fuse(find_rule(name), {"w": values[0]}, updates)["w"][0] == pytest.approx(expected)
+    for name, rule in RULES.items():
+        assert fuse(rule, {"w": values[0]}, updates)["w"][0] == pytest.approx(golden[name])
 
 
 def test_whole_numbers_round_to_even_and_masks_go_with_the_majority() -> None:

@@ -1,5 +1,6 @@
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pyarrow import parquet
 
 from tasks.samples import Row, rows, taken
 from tasks.specs import TaskSpec
+from tasks.survey import survey
 from tests.unit.tasks.conftest import Write
 from trunkline.errors import SampleError, SpecError
 
@@ -63,6 +65,7 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
     ("a.csv", "text,label,label\na,b,c\n", {}, "'label' twice"),
     ("a.csv", "text,lable\na,b\n", {}, "a column 'label', found text, lable. Did you mean 'lable'"),
     ("a.csv", "text,label\na,b\nonly\n", {}, "line 3, column 'label': should have a label, found none"),
+    ("a.csv", "text,label\nonly\na,b\n", {}, "line 2, column 'label': should have a label, found none"),
     ("a.csv", "text,label\na,b\nc,\n", {}, "line 3, column 'label': should have a label, found none"),
     ("a.csv", "text,label\na,b,c\n", {}, "line 2: should have 2 cells, found 3"),
     ("a.csv", 'text,label\n"a,b\n', {}, "line 2: should be a row of cells"),
@@ -93,6 +96,14 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
     ("a.jsonl", '{"text": "a", "label": true}\n', {"head": "regression"}, "should be a finite number, found True"),
     ("a.jsonl", '{"text": "a", "label": {"x": 1}}\n', {"head": "multi"}, "or a list, found {'x': 1}"),
     ("a.jsonl", '{"text": [1], "label": ["x"]}\n', {"head": "tokens"}, "column 'text': should be a list of strings, found [1]"),
+    ("a.jsonl", '{"text": "a \\ud83d", "label": "b"}\n', {}, "line 1, column 'text': should be whole characters, found half of a"),
+    ("a.jsonl", '{"text": "a", "label": "\\ud83d"}\n', {}, "line 1, column 'label': should be whole characters"),
+    (
+        "a.jsonl",
+        '{"text": ["a", "\\udc00"], "label": ["b", "b"]}\n',
+        {"head": "tokens"},
+        "column 'text': should be whole characters",
+    ),
     ("a.parquet", "no parquet", {}, "should be a Parquet file"),
 ]
 
@@ -127,8 +138,20 @@ def test_files_that_are_not_there_and_formats_that_are_not_known(tmp_path: Path)
     with pytest.raises(SpecError, match="Say what it is with `format`"):
         list(rows(single("a.xls"), tmp_path))
     (tmp_path / "folder").mkdir()
-    with pytest.raises(SampleError, match="readable"):
+    with pytest.raises(SampleError, match="a folder that `datasets` has saved"):
         list(rows(single("folder", format="csv"), tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_cannot_be_read_to_its_end_is_not_begun(kind: str, tmp_path: Path) -> None:
+    """Not by whoever reads its rows, and not by whoever takes its digest."""
+    data = {"pipe": tmp_path / "pipe.csv", "device": Path("/dev/zero"), "folder": tmp_path}[kind]
+    if kind == "pipe":
+        os.mkfifo(data)
+    task = single(str(data), format="csv" if kind != "folder" else "datasets")
+    for read in (lambda: list(rows(task, tmp_path)), lambda: survey(task, tmp_path, tmp_path)):
+        with pytest.raises(SampleError, match=r"found a device or a pipe|found none of dataset_info\.json"):
+            read()
 
 
 def test_what_a_users_reader_raises_is_its_own_error(tmp_path: Path, write_csv: Write) -> None:
