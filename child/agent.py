@@ -107,6 +107,7 @@ class Agent:
                     continue
                 self._answer(session, incoming)
                 self._pace.seen(self.clock.monotonic())
+            logger.info("stopping")
             self.clock.sleep(max(0.0, self._answered + self.linger - self.clock.monotonic()))
 
     def _answer(self, session: FleetSession, incoming: Incoming) -> None:

@@ -111,7 +111,7 @@ def _started(settings: MasterSettings, home: MasterHome, clock: Clock) -> Iterat
         parts.enter_context(daemon.api)
         info = DaemonInfo(
             pid=os.getpid(),
-            url=wired.url,
+            url=f"https://{settings.reached_here()}:{daemon.api.port}",
             port=daemon.api.port,
             superlink_port=settings.superlink_port,
             started=clock.now(),

@@ -71,6 +71,12 @@ class MasterSettings(BaseModel):
             return self.names[0]
         return "127.0.0.1" if _unspecified(self.host) else self.host
 
+    def reached_here(self) -> str:
+        """The address at which commands on this machine reach it, whatever its names resolve to here."""
+        if not _unspecified(self.host):
+            return self.host
+        return "localhost" if ":" in self.host else "127.0.0.1"
+
     def certificate_names(self) -> tuple[str, ...]:
         """Every name and address that the server certificate is good for; the loopback always is."""
         listen = () if _unspecified(self.host) else (self.host,)

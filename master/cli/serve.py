@@ -11,10 +11,7 @@ from trunkline.terminal import Result
 app = single()
 
 
-Names = Annotated[
-    list[str] | None,
-    Option("--name", metavar="HOST", help="Under which children, and commands here, reach it; may be repeated."),
-]
+Names = Annotated[list[str] | None, Option("--name", metavar="HOST", help="Under which children reach it; may be repeated.")]
 Database = Annotated[str | None, Option(metavar="URL", help="Another database than SQLite in the folder, as SQLAlchemy names it.")]
 
 

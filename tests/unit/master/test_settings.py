@@ -60,7 +60,15 @@ def test_the_address_in_an_invitation_stands_in_the_certificate(flags: dict[str,
     settings = load(flags=flags, environ={})
     assert settings.reached_as() == reached
     assert reached in settings.certificate_names()
+    assert settings.reached_here() in settings.certificate_names()
     assert set(settings.certificate_names()) == named | {"localhost", "127.0.0.1", "::1"}
+
+
+def test_commands_beside_the_master_need_no_name_that_resolves() -> None:
+    settings = load(flags={"host": "0.0.0.0", "names": ("master.invalid",)}, environ={})
+    assert (settings.reached_as(), settings.reached_here()) == ("master.invalid", "127.0.0.1")
+    assert load(flags={"host": "::", "names": ("master.invalid",)}, environ={}).reached_here() == "localhost"
+    assert load(flags={"host": "10.0.0.5"}, environ={}).reached_here() == "10.0.0.5"
 
 
 def test_what_a_request_starts_is_the_general_table_under_the_encoder_s_own() -> None:
