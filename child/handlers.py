@@ -78,6 +78,7 @@ class Child:
         self.clock, self.stopping, self.progress = clock or SystemClock(), stopping, progress
         self.registry = Registry(home)
         self._stores: dict[str, PrivateStore] = {}
+        self._without_code: set[str] = set()  # manifests of encoders whose code was not here when it was needed
         self.configure(settings)
 
     def configure(self, settings: ChildSettings) -> None:
@@ -106,6 +107,8 @@ class Child:
                 return self._report(message, attachment), None
             return self._failure(Reason.MALFORMED, f"a child should be sent an instruction, found a {message.kind}."), None
         except (RefusedValue, TrainingFailed) as error:
+            if error.reason == Reason.NO_MODULE and isinstance(message, InitialSet | ReportRequest):
+                self._without_code.add(message.encoder.manifest)
             logger.warning("a %s is refused: %s", message.kind, error)
             return self._failure(error.reason, error.public), None
         except TrunklineError as error:
@@ -130,6 +133,9 @@ class Child:
             if not counts:
                 found = " ".join(problems) or self._offered(instruction)
                 raise RefusedValue(Reason.NO_SAMPLES, f"samples of type {instruction.encoder.type!r} should be here, found {found}")
+            if instruction.encoder.manifest in self._without_code:
+                self.site.encoder(instruction.encoder)  # it may have come since
+                self._without_code.discard(instruction.encoder.manifest)
         except RefusedValue as error:
             return self._confirmation(instruction, accepted=False, reason=error.reason, detail=error.message)
         return self._confirmation(instruction, accepted=True, detail=" ".join(problems), tasks=tuple(counts))

@@ -4,7 +4,7 @@ from master import checks
 from master.phases.play import Play, expect
 from master.records import Round
 from trunkline.clock import Deadline
-from trunkline.errors import Reason, RefusedValue
+from trunkline.errors import DeadlineExceeded, Reason, RefusedValue
 from trunkline.messages import Confirmation, Instruction, Message
 
 
@@ -21,9 +21,18 @@ def instruct(job: Play, round_: Round) -> Round:
         if len(accepted) >= wanted.least:
             job.pen.fix_members(round_.number, sorted(accepted))
             return job.again(round_)
-        waiting.check()
+        if waiting.over():
+            raise _too_few(job, round_, waiting)
         job.clock.sleep(min(pause, waiting.left()))
         pause = min(pause * 2, 15.0)
+
+
+def _too_few(job: Play, round_: Round, waiting: Deadline) -> DeadlineExceeded:
+    refused = [f"{member.child} ({member.reason})" for member in job.pen.members(round_.number) if member.state == "refused"]
+    return DeadlineExceeded(
+        f"waited {waiting.seconds:g} s for {waiting.what}; refused: {', '.join(refused) or 'nobody'}.",
+        hint=f"`trunkline round show {round_.number}` says why.",
+    )
 
 
 def _ask(job: Play, round_: Round) -> set[str]:

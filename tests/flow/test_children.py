@@ -11,7 +11,7 @@ from child.state import PrivateStore
 from master.local import LocalLink
 from master.rounds import play, run
 from tests.support.world import World, make_world, sentiment, write_reviews
-from trunkline.errors import DeadlineExceeded
+from trunkline.errors import DeadlineExceeded, Reason, RefusedValue
 from trunkline.files import sha256_file
 from trunkline.messages import InitialSet, Message, Report, Update
 from trunkline.sets import SetFile
@@ -224,6 +224,24 @@ def test_a_task_whose_reader_is_gone_does_not_keep_the_others_from_training(tmp_
     job = world.run(rounds=1)
     member = job.pen.members(1)[0]
     assert member.state == "member" and "gone.py" not in str(member), "the site itself is told"
+
+
+def test_an_encoder_whose_code_is_not_here_is_refused_late_once_and_then_at_the_instruction(world: World) -> None:
+    for child in world.children.values():
+        load = child.site.encoder
+
+        def without_code(*_: object) -> None:
+            raise RefusedValue(Reason.NO_MODULE, "`network.py` should be here, found none.")
+
+        child.site.encoder = without_code  # type: ignore[method-assign, assignment]
+    job = world.play(rounds=1, children={"wait_seconds": 1})
+    assert play(job, 1).state == "skipped"
+    assert {refusal.reason for refusal in job.pen.refusals(1)} == {"no_module"}
+    with pytest.raises(DeadlineExceeded, match=r"refused: amy \(no_module\)"):
+        play(job, 2)
+    for child in world.children.values():
+        child.site.encoder = load  # type: ignore[method-assign]
+    assert play(job, 2).state == "closed", "it has come since"
 
 
 def test_a_bug_at_a_child_is_an_answer_that_tells_nothing_of_its_samples(world: World) -> None:
