@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from child.home import ChildHome, keep_newest
-from child.state import SET
+from child.state import SET, noted_set
 from child.transfer import Transfer
 from trunkline.codec import Decoder
 from trunkline.errors import DamagedFile, Reason, RefusedValue
@@ -45,7 +45,8 @@ class SetCache:
     def _in_use(self) -> Iterator[str]:
         """The set that came last, of each encoder that heads were trained with: predictions need it."""
         for path in self.home.private.glob(f"*/{SET}"):
-            yield path.read_text(encoding="ascii").strip()
+            if (digest := noted_set(path)) is not None:
+                yield digest
 
     def _fetch(self, digest: str, size: int, token: str, attachment: bytes | None, to: Path) -> None:
         if attachment is None:

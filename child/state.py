@@ -11,6 +11,7 @@ first time. The pending generation is committed when a later message shows that 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -79,7 +80,7 @@ class PrivateStore:
 
     def last_set(self) -> str | None:
         """Digest of the parameter set that came last."""
-        return self._set.read_text(encoding="ascii").strip() if self._set.exists() else None
+        return noted_set(self._set)
 
     def sent(self, key: Key) -> Mapping[str, Any] | None:
         """The update that was made for this job, round and base, if there is one."""
@@ -142,6 +143,15 @@ class PrivateStore:
                 f"`{self._pointer}` should name the generations of private state, found {error!r}.",
                 hint="Restore it from a backup, or start afresh with `trunkline-child reset`.",
             ) from None
+
+
+def noted_set(path: Path) -> str | None:
+    """The digest in a file that `note_set` wrote. A file that holds no digest counts for nothing: the next set is noted again."""
+    try:
+        found = path.read_bytes().decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return None
+    return found if re.fullmatch("[0-9a-f]{64}", found) else None
 
 
 def _generation(table: Mapping[str, Any] | None) -> Generation | None:

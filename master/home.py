@@ -101,10 +101,16 @@ class MasterHome:
         :param make: makes the token that is written where there is none yet; only the daemon gives it.
         :raises NotFound: there is none, so no master was ever started here.
         :raises StorageFailed: this user may not read it, so is no admin.
+        :raises DamagedFile: it is no token.
         """
         path = self.secrets / "admin.token"
         with storage(path):
-            found = path.read_text(encoding="ascii").strip() if path.exists() else ""
+            found = path.read_text(encoding="ascii", errors="replace").strip() if path.exists() else ""
+        if not (found.isascii() and found.isprintable()):
+            raise DamagedFile(
+                f"`{path}` should hold the admin's token, found other bytes.",
+                hint="Stop the master, delete the file, and start it again: it makes a new one.",
+            )
         if found or make is None:
             if not found:
                 raise NotFound(f"`{path}` should hold the admin's token, found none.", hint="Start it once: trunkline serve.")
@@ -128,7 +134,7 @@ class MasterHome:
         :raises DamagedFile: the file is not what a daemon writes.
         """
         try:
-            text = self._daemon.read_text(encoding="utf-8")
+            text = self._daemon.read_bytes()
         except FileNotFoundError:
             return None
         try:

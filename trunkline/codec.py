@@ -94,6 +94,11 @@ class Decoder:
         _compare(wire.spec, wire_spec(codec, base.spec, self.ranks))
         self._factors: dict[str, tuple[Array, Array]] = {}
 
+    @property
+    def adds(self) -> bool:
+        """Whether what came is added to the base; otherwise the base's values are not read at all."""
+        return bool(self.ranks) or any(self.wire.spec[name].dtype != tensor.dtype for name, tensor in self.spec.items())
+
     def read(self, name: str, rows: slice) -> Array:
         """Rows of the decoded tensor, in its own dtype."""
         tensor = self.spec[name]

@@ -27,5 +27,5 @@ def open_admin(home: MasterHome, clock: Clock, rng: random.Random, patience: Pat
     with storage(path):
         if not path.exists():
             raise NotFound(f"`{path}` should be there, found none.", hint="Start the master once: trunkline serve.")
-        ca = path.read_text(encoding="ascii")
+        ca = path.read_text(encoding="ascii", errors="replace")
     return Https(info.url, ca, token, clock, rng, patience)

@@ -38,10 +38,13 @@ def _contributions(job: Play, round_: Round) -> Iterator[tuple[SetFile, list[Con
     """The base set and the recorded updates, memory-mapped, in the order of the child ids."""
     with ExitStack() as files:
         base = files.enter_context(job.blobs.open_set(round_.base))
-        contributions = []
+        contributions, verified = [], False
         for row in sorted(job.pen.updates(round_.number), key=lambda row: row.child):
             update = Update.of_table(row.update)
             decoder = Decoder(files.enter_context(job.blobs.open_set(update.digest)), update.codec, base)
+            if decoder.adds and not verified:  # a byte that went bad on the disk would be in every later set
+                job.blobs.verify(round_.base)
+                verified = True
             contributions.append(Contribution(row.child, update.samples, update.applied, Parameters(base.spec, decoder.read)))
         yield base, contributions
 

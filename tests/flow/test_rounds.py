@@ -13,7 +13,7 @@ from master.rounds import run
 from tests.support.jobs import Bench, make_bench
 from tests.support.sites import union_mean
 from trunkline.clock import Deadline
-from trunkline.errors import DeadlineExceeded, Reason
+from trunkline.errors import DamagedFile, DeadlineExceeded, Reason
 from trunkline.messages import InitialSet, Instruction, Update
 
 SIZES = {"a": 40, "b": 25, "c": 7}
@@ -48,6 +48,24 @@ def test_rounds_converge_and_say_why_they_stop(bench: Bench) -> None:
 def test_codecs_and_transfers(bench: Bench, codec: str, transfer: str) -> None:
     bench.run(rounds=20, codec=codec, transfer=transfer)
     np.testing.assert_allclose(bench.w(), union_mean(bench.sites), rtol=2e-3 if codec == "bf16" else 1e-4)
+
+
+@pytest.mark.parametrize(("codec", "harm"), [("float32", False), ("bf16", True)])
+def test_a_base_that_went_bad_on_the_disk_is_never_built_upon(bench: Bench, codec: str, harm: bool) -> None:
+    """Given a base with a wrong byte, When updates are added to it, Then the job ends and says so; whole sets do not read it."""
+    bench.run(rounds=1)
+    digest = bench.digest()
+    path = bench.blobs.path(digest)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 0x01
+    path.chmod(0o600)
+    path.write_bytes(data)
+    if harm:
+        with pytest.raises(DamagedFile, match=digest):
+            bench.run(rounds=1, codec=codec)
+        assert bench.digest() == digest
+    else:
+        bench.run(rounds=1, codec=codec)
 
 
 class Shuffled:

@@ -6,8 +6,10 @@ import pytest
 
 from child.home import ChildHome
 from child.registry import Registry
+from child.sets import SetCache
 from child.settings import ChildSettings
 from child.site import Site
+from child.state import SET, PrivateStore
 from child.transfer import FolderTransfer
 from tasks import encoders
 from tasks.specs import EncoderSpec, Module, TaskSpec
@@ -58,3 +60,16 @@ def test_an_encoder_whose_code_is_not_here_is_refused_and_no_folder_of_the_site_
     assert refused.value.reason is Reason.NO_MODULE and str(tmp_path) not in refused.value.public
     (site.home.modules / "network.py").write_text(NETWORK, encoding="utf-8")
     assert site.encoder(reference).hidden == 2
+
+
+@pytest.mark.parametrize("noted", [b"", b"\xff\xfe\x00", b"../../key.pem", b"a" * 63])
+def test_a_note_of_the_last_set_that_went_bad_is_no_set(tmp_path: Path, noted: bytes) -> None:
+    """It is read in every round; what is no digest must not keep the child out until somebody resets it."""
+    home = ChildHome(tmp_path)
+    nowhere = FolderTransfer(Path, lambda *_: None, lambda *_: None, lambda *_: False, lambda *_: {})
+    store = PrivateStore(home.private / "text")
+    store.note_set("ab" * 32)
+    (home.private / "text" / SET).write_bytes(noted)
+    assert store.last_set() is None and list(SetCache(home, 3, nowhere)._in_use()) == []
+    store.note_set("ab" * 32)
+    assert store.last_set() == "ab" * 32 and list(SetCache(home, 3, nowhere)._in_use()) == ["ab" * 32]

@@ -63,12 +63,21 @@ def test_a_daemon_that_was_killed_is_not_believed(tmp_path: Path) -> None:
     assert home.daemon() is None
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "no json", '{"pid": "x"}'])
-def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"no json", b'{"pid": "x"}', b"\xff\xfe\x00"])
+def test_a_damaged_file_is_named(tmp_path: Path, text: bytes) -> None:
     home = MasterHome(tmp_path)
-    (tmp_path / "daemon.json").write_text(text)
+    (tmp_path / "daemon.json").write_bytes(text)
     with pytest.raises(DamagedFile, match=r"daemon\.json"):
         home.daemon()
+
+
+@pytest.mark.parametrize("found", [b"\xff\xfe", b"half\x00", b"two\nlines"])
+def test_a_token_of_other_bytes_is_named_and_not_sent(tmp_path: Path, found: bytes) -> None:
+    home = MasterHome(tmp_path)
+    home.secrets.mkdir()
+    (home.secrets / "admin.token").write_bytes(found)
+    with pytest.raises(DamagedFile, match=r"admin\.token"):
+        home.admin_token()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
