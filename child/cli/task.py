@@ -81,6 +81,9 @@ def add(
     if spec.head == "single" and len(found["labels"]) > _MANY and all(map(_number, found["labels"])):
         count = len(found["labels"])
         here().note(f"{count} different numbers are taken for names of labels; for values: --head regression --replace")
+    for label in found["labels"] or ():
+        if label != label.strip() and label.strip() in found["labels"]:
+            here().note(f"{label!r} and {label.strip()!r} are two labels, and differ in blanks only")
     return Result(found, _told(found))
 
 
@@ -215,7 +218,8 @@ def _told(found: dict[str, Any]) -> list[str]:
     labels = found["labels"]
     if labels is None:
         return lines
-    some = ", ".join(cell(label) for label in labels[:12]) + (", …" if len(labels) > 12 else "")
+    shown = [cell(label) if label == label.strip() else repr(label) for label in labels[:12]]
+    some = ", ".join(shown) + (", …" if len(labels) > 12 else "")
     return [*lines, *pairs({"labels": f"{len(labels)}: {some}"})]
 
 

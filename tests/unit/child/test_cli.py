@@ -166,6 +166,13 @@ def test_what_was_said_is_what_is_declared(home: Path, capsys: Capture) -> None:
     }
 
 
+def test_labels_that_differ_in_blanks_only_are_told(home: Path, capsys: Capture) -> None:
+    Path("blanks.csv").write_text("text,label,split\na,yes,train\nb,yes ,train\n")
+    assert main([*add("blanks.csv")]) == 0
+    out, err = capsys.readouterr()
+    assert "2: yes, 'yes '" in out and "'yes ' and 'yes' are two labels" in err
+
+
 def test_the_same_again_is_no_conflict_another_is(home: Path, capsys: Capture) -> None:
     Path("reviews.csv").write_text(REVIEWS)
     done(capsys, *add("reviews.csv"))
