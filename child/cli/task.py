@@ -81,9 +81,9 @@ def add(
     if spec.head == "single" and len(found["labels"]) > _MANY and all(map(_number, found["labels"])):
         count = len(found["labels"])
         here().note(f"{count} different numbers are taken for names of labels; for values: --head regression --replace")
-    labels: list[str] = found["labels"] or []
-    for label in labels:
-        if label != label.strip() and label.strip() in labels:
+    names: list[str] = found["labels"] or []
+    for label in names:
+        if label != label.strip() and label.strip() in names:
             here().note(f"{label!r} and {label.strip()!r} are two labels, and differ in blanks only")
     return Result(found, _told(found))
 
