@@ -4,7 +4,7 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Sequence
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,15 +38,32 @@ def file_of(reference: str, folders: Sequence[Path]) -> Path | None:
         return None
 
 
-def _entry_point(reference: str, group: str) -> Any:
+def check_there(reference: str, folders: Sequence[Path], group: str) -> None:
+    """Look for what `load` would load, and run nothing.
+
+    :raises SpecError: no such file or entry point.
+    """
+    file, colon, _ = reference.rpartition(":")
+    if colon and file.endswith(".py"):
+        _find(file, folders, anywhere=True)
+    else:
+        _entry(reference, group)
+
+
+def _entry(reference: str, group: str) -> EntryPoint:
     found = {entry.name: entry for entry in entry_points(group=group)}
     if reference not in found:
         known = ", ".join(sorted(found)) or "none"
         raise SpecError(
             f"`{reference}` should be `file.py:name` or an entry point of the group {group}, found the entry points: {known}."
         )
+    return found[reference]
+
+
+def _entry_point(reference: str, group: str) -> Any:
+    entry = _entry(reference, group)
     try:
-        return found[reference].load()
+        return entry.load()
     except Exception as error:
         raise SpecError(f"the entry point `{reference}` should load, found {type(error).__name__}: {error}.") from error
 

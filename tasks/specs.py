@@ -183,6 +183,9 @@ class TaskSpec(Spec):
                 raise ValueError("`label` and `labels` should be left out for pairs: the second field is the answer to the first")
         elif self.label is None:
             raise ValueError(f"`label` should name the column of the labels for head {self.head!r}, found none")
+        columns = [*self.fields, self.label]
+        if self.head != "pairs" and len(set(columns)) != len(columns):  # a pair may be one text twice, with other dropout
+            raise ValueError(f"`fields` and `label` should be different columns, found {', '.join(map(str, columns))}")
         if self.head == "tokens" and len(self.fields) != 1:
             raise ValueError(f"`fields` should be one column that holds a list of tokens, found {len(self.fields)}")
         if self.head == "regression" and self.labels is not None:

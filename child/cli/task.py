@@ -197,8 +197,11 @@ def _survey(home: "ChildHome", spec: "TaskSpec") -> dict[str, Any]:
 
     :raises SampleError: something is wrong in the file, or it has nothing to train on.
     """
+    from tasks import plugins
     from tasks.survey import survey
 
+    if spec.custom_head is not None:
+        plugins.check_there(spec.custom_head, (home.modules,), "trunkline.heads")
     found = survey(spec, home.folder, home.cache, (home.modules,))
     if not found.counts.get("train"):
         rows = ", ".join(f"{split} {count}" for split, count in found.counts.items())

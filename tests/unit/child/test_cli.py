@@ -198,6 +198,12 @@ BAD_FILES: dict[str, tuple[str | bytes, list[str], list[str]]] = {
     "no such split": ("text,label,split\na,x,later\n", [], ["train, validation or test, found 'later'"]),
     "no such metric": (REVIEWS, ["--metric", "bleu"], ["`metric` should be one of accuracy, f1"]),
     "no such head": (REVIEWS, ["--head", "dual"], ["`head` in the task is wrong"]),
+    "a head of one's own that is nowhere": (
+        REVIEWS,
+        ["--custom-head", "gone.py:Head"],
+        ["`gone.py` should be a file with your code"],
+    ),
+    "one column for both": (REVIEWS, ["--text", "label"], ["`fields` and `label` should be different columns"]),
     "shares that do not sum to 1": (REVIEWS, ["--split", "0.5,0.1,0.1"], ["should sum to 1"]),
     "shares that are none": (REVIEWS, ["--split", "a,b,c"], ["`--split` should be a column, or shares"]),
     "no such file": (b"", [], ["found an empty file"]),

@@ -73,3 +73,13 @@ def test_an_entry_point_is_loaded_by_its_name(monkeypatch: pytest.MonkeyPatch) -
         plugins.load("bad", [], GROUP)
     with pytest.raises(SpecError, match="found the entry points: bad, good"):
         plugins.load("goood", [], GROUP)
+
+
+def test_code_is_looked_for_without_being_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [EntryPoint("bad", "json:nothing", GROUP)])
+    (tmp_path / "raising.py").write_text("x = 1 / 0\n")
+    plugins.check_there("raising.py:x", [tmp_path], GROUP)
+    plugins.check_there("bad", [], GROUP)
+    for reference, said in {"gone.py:x": "file with your code", "goood": "found the entry points: bad"}.items():
+        with pytest.raises(SpecError, match=said):
+            plugins.check_there(reference, [tmp_path], GROUP)

@@ -52,6 +52,8 @@ def test_a_misspelt_key_is_told_with_the_nearest() -> None:
     ("change", "said"),
     [
         ({"label": None}, "`label` should name the column"),
+        ({"fields": ("label",)}, "different columns, found label, label"),
+        ({"fields": ("text", "text")}, "different columns, found text, text, label"),
         ({"head": "pairs"}, "two columns"),
         ({"head": "pairs", "fields": ("a", "b")}, "should be left out for pairs"),
         ({"head": "tokens", "fields": ("a", "b")}, "one column"),
