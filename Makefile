@@ -26,7 +26,7 @@ help:
 	@echo "make demo         train one encoder over five child processes on real data, and show what was gained"
 	@echo "make test         unit, contract, flow and short system tests (under 8 minutes on 2 cores)"
 	@echo "make test-system  real processes killed, long runs (under 40 minutes)"
-	@echo "make check        style, types, layers, public names, changelog (under 20 seconds)"
+	@echo "make check        style, types, layers, public names, changelog (half a minute)"
 	@echo "make docs         run the documentation: code blocks, commands, doctests, links"
 	@echo "make bench        measure against stock Flower and a bare PyTorch loop; writes benchmarks/RESULTS.md"
 	@echo "make install      what the others do first: a virtual environment in $(VENV)"
