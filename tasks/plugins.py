@@ -20,8 +20,8 @@ def load(reference: str, folders: Sequence[Path], group: str, *, anywhere: bool 
     :param anywhere: False for a reference that came off a wire: then only files directly in `folders` will do.
     :raises SpecError: no such file, name or entry point, or the file does not run.
     """
-    file, colon, name = reference.rpartition(":")
-    if not (colon and file.endswith(".py")):
+    file, name = _file_and_name(reference)
+    if file is None:
         return _entry_point(reference, group)
     module = _module(_find(file, folders, anywhere))
     if not hasattr(module, name):
@@ -31,9 +31,9 @@ def load(reference: str, folders: Sequence[Path], group: str, *, anywhere: bool 
 
 def file_of(reference: str, folders: Sequence[Path]) -> Path | None:
     """The file that `file.py:name` is taken from; None for an entry point, or where there is none."""
-    file, colon, _ = reference.rpartition(":")
+    file, _ = _file_and_name(reference)
     try:
-        return _find(file, folders, anywhere=True) if colon and file.endswith(".py") else None
+        return None if file is None else _find(file, folders, anywhere=True)
     except SpecError:
         return None
 
@@ -43,11 +43,17 @@ def check_there(reference: str, folders: Sequence[Path], group: str) -> None:
 
     :raises SpecError: no such file or entry point.
     """
-    file, colon, _ = reference.rpartition(":")
-    if colon and file.endswith(".py"):
-        _find(file, folders, anywhere=True)
-    else:
+    file, _ = _file_and_name(reference)
+    if file is None:
         _entry(reference, group)
+    else:
+        _find(file, folders, anywhere=True)
+
+
+def _file_and_name(reference: str) -> tuple[str | None, str]:
+    """The two halves of `file.py:name`; for an entry point no file, and its name."""
+    file, colon, name = reference.rpartition(":")
+    return (file, name) if colon and file.endswith(".py") else (None, reference)
 
 
 def _entry(reference: str, group: str) -> EntryPoint:

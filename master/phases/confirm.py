@@ -41,7 +41,7 @@ def _ask(job: Play, round_: Round) -> set[str]:
     accepted = {member.child for member in job.pen.members(round_.number) if member.state == "confirmed"}
     if wanted is not None and len(accepted) >= wanted:
         return set(sorted(accepted)[:wanted])
-    instruction = Instruction(**job.training_terms(round_))
+    instruction = Instruction(**job.training_terms(round_, job.version(round_.base)))
     asked: dict[str, Message] = {child: instruction for child in job.link.children() if child not in accepted}
     deadline = Deadline(job.clock, job.spec.children.confirm_seconds, f"the confirmations of round {round_.number}")
     silent = set(asked)

@@ -64,10 +64,14 @@ class Play:
             "tasks": self.spec.tasks,
         }
 
-    def training_terms(self, round_: Round) -> dict[str, Any]:
+    def training_terms(self, round_: Round, base: Version) -> dict[str, Any]:
         """What instruction and initial set say alike: from which set, how, and in which form the update comes back."""
-        base = self.set_ref(self.version(round_.base))
-        return {**self.terms(round_), "base": base, "plan": self.spec.plan(self.fused() + 1), "codec": self.spec.codec}
+        return {
+            **self.terms(round_),
+            "base": self.set_ref(base),
+            "plan": self.spec.plan(self.fused() + 1),
+            "codec": self.spec.codec,
+        }
 
     def version(self, digest: str) -> Version:
         return self.ledger.version_by_digest(digest, self.encoder.name)

@@ -21,7 +21,8 @@ def train(job: Play, round_: Round) -> Round:
     enough = min(job.spec.children.close_at or len(members), len(members))
     seconds = job.spec.children.update_seconds
     deadline = Deadline(job.clock, seconds, f"the updates of round {round_.number}")
-    version, terms = job.version(round_.base), job.training_terms(round_)
+    version = job.version(round_.base)
+    terms = job.training_terms(round_, version)
     asked: dict[str, Message] = {
         child: _initial_set(job, round_, member, version, terms, seconds)
         for child, member in members.items()
