@@ -18,7 +18,7 @@ from child.train import Trained, load_heads, train
 from child.transfer import Transfer
 from tasks.encoders import Encoder
 from tasks.step import memory_ran_out
-from trunkline import codec
+from trunkline import codecs
 from trunkline.clock import Clock, SystemClock
 from trunkline.errors import (
     ConnectionFailed,
@@ -242,7 +242,7 @@ class Child:
 
     def _write(self, message: InitialSet, encoder: Encoder, base: SetFile, trained: Trained, seconds: float) -> Update:
         beside = self.home.updates / ".new"
-        codec.encode(beside, message.codec, base, encoder.read_shared, encoder.factors(), durable=False)
+        codecs.encode(beside, message.codec, base, encoder.read_shared, encoder.factors(), durable=False)
         digest, size = sha256_file(beside), beside.stat().st_size
         beside.replace(self.home.updates / digest)
         return Update(

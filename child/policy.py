@@ -16,7 +16,7 @@ def check(policy: Policy, instruction: Instruction, now: datetime) -> None:
     encoder = instruction.encoder
     _among("encoders", policy.encoders, encoder.name)
     _among("types", policy.types, encoder.type)
-    _among("codecs", policy.codecs, instruction.codec)
+    _among("codecs", policy.codecs, instruction.codec.partition(":")[0])
     _among("transfers", policy.transfers, instruction.transfer)
     if policy.jobs and not any(fnmatchcase(instruction.job, pattern) for pattern in policy.jobs):
         _refuse("jobs", ", ".join(policy.jobs), instruction.job)

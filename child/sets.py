@@ -7,7 +7,7 @@ from pathlib import Path
 from child.home import ChildHome, keep_newest
 from child.state import SET, noted_set
 from child.transfer import Transfer
-from trunkline.codec import Decoder
+from trunkline.codecs import Decoder
 from trunkline.errors import DamagedFile, Reason, RefusedValue
 from trunkline.files import sha256_file, write_atomically
 from trunkline.messages import DeltaRef, SetRef

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from trunkline.values import Codec, Name, Precision, Section, Transfer
+from trunkline.values import CodecName, Name, Precision, Section, Transfer
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 TimeOfDay = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
@@ -17,7 +17,7 @@ class Policy(Section):
     types: tuple[Name, ...] = ()
     jobs: tuple[str, ...] = ()  # names, or patterns such as `nightly-*`
     tasks: tuple[Name, ...] = ()  # tasks that may be trained
-    codecs: tuple[Codec, ...] = ()
+    codecs: tuple[CodecName, ...] = ()  # whatever their options
     transfers: tuple[Transfer, ...] = ()
     hours: tuple[TimeOfDay, TimeOfDay] | None = None  # local time, from and up to; may cross midnight
     most_steps: Annotated[int, Field(ge=1)] | None = None

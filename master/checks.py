@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trunkline.codec import Decoder
+from trunkline.codecs import Decoder
 from trunkline.errors import DamagedFile, Reason, RefusedValue
 from trunkline.messages import Confirmation, Report, Update
 from trunkline.sets import SetFile

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from master.blobs import BlobStore
 from master.rules import Parameters
-from trunkline import codec
+from trunkline import codecs
 from trunkline.messages import DeltaRef
 from trunkline.sets import SetFile, SetWriter
 from trunkline.tensors import row_slices
@@ -35,9 +35,9 @@ def publish(blobs: BlobStore, held: str, base: SetFile, fused: Parameters, codec
         digest, size = blobs.add_file(scratch, move=True)
         return Target(digest, size, None)
     difference = blobs.scratch("delta")
-    codec.encode(difference, codec_name, base, fused.read)
+    codecs.encode(difference, codec_name, base, fused.read)
     with SetFile(difference) as wire:
-        codec.Decoder(wire, codec_name, base).write(scratch)
+        codecs.Decoder(wire, codec_name, base).write(scratch)
     digest, size = blobs.add_file(scratch, move=True)
     delta_digest, delta_size = blobs.add_file(difference, move=True)
     return Target(digest, size, DeltaRef(held=held, digest=delta_digest, size=delta_size, codec=codec_name))

@@ -7,7 +7,9 @@ gives its default.
 import json
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from trunkline.errors import SpecError
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of a file's bytes, lower-case hex."""
@@ -26,8 +28,21 @@ Split = Literal["train", "validation", "test"]
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-Codec = Literal["float32", "bf16"]
-"""How a parameter set travels, see `trunkline.codec`."""
+
+def _codec(word: str) -> str:
+    from trunkline import codecs  # it stands on this module, and on numpy, which a command line starts without
+
+    try:
+        return str(codecs.find(word))
+    except SpecError as error:
+        raise ValueError(error.message) from None
+
+
+Codec = Annotated[str, AfterValidator(_codec)]
+"""How a parameter set travels, in its canonical form: `bf16`, `topk:share=0.05`; see `trunkline.codecs`."""
+
+CodecName = Annotated[str, AfterValidator(_codec), AfterValidator(lambda word: word.partition(":")[0])]
+"""A codec by its name, whatever its options."""
 
 Transfer = Literal["blob", "inline"]
 """Whether it travels beside the messages, by digest, or inside them."""

@@ -18,7 +18,7 @@ from tasks.samples import rows
 from tasks.specs import Config, EncoderSpec, Lora, TaskSpec
 from tasks.step import gradient
 from tests.support import tiny
-from trunkline import codec
+from trunkline import codecs
 from trunkline.errors import SpecError
 from trunkline.sets import SetFile, write_set
 from trunkline.tensors import TensorSpec
@@ -108,13 +108,13 @@ def test_what_lora_learnt_is_what_a_plain_encoder_computes_with_its_set(lora: En
     assert not torch.allclose(found, start, atol=1e-2)
 
 
-@pytest.mark.parametrize("name", codec.CODECS)
+@pytest.mark.parametrize("name", codecs.CODECS)
 def test_what_travels_decodes_to_what_lora_reads(name: str, lora: Encoder, lora_folder: Path, tmp_path: Path) -> None:
     trained(lora)
     with SetFile(lora_folder / "shared.safetensors") as base:
-        codec.encode(tmp_path / "wire", name, base, lora.read_shared, lora.factors())
+        codecs.encode(tmp_path / "wire", name, base, lora.read_shared, lora.factors())
         with SetFile(tmp_path / "wire") as wire:
-            decoder = codec.Decoder(wire, name, base)
+            decoder = codecs.Decoder(wire, name, base)
             for tensor, spec in lora.shared_spec().items():
                 rows = slice(0, spec.rows)
                 decoded, mine = decoder.read(tensor, rows), lora.read_shared(tensor, rows)

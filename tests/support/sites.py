@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from master.blobs import BlobStore
 from master.tokens import Gate
-from trunkline import codec
+from trunkline import codecs
 from trunkline.errors import Reason
 from trunkline.files import sha256_file
 from trunkline.messages import (
@@ -97,7 +97,7 @@ class QuadraticSite:
             w = w - message.plan.learning_rate * (w - self.points.mean(0))
         path = self.folder / "new"
         values = {"w": w.astype(np.float32)}
-        codec.encode(path, message.codec, base, lambda name, rows: values[name][rows])
+        codecs.encode(path, message.codec, base, lambda name, rows: values[name][rows])
         digest, size = sha256_file(path), path.stat().st_size
         path.rename(self.folder / digest)
         n = len(self.points)
@@ -121,7 +121,7 @@ class QuadraticSite:
         if message.delta:
             with SetFile(self.blobs.path(message.delta.held)) as base, SetFile(path) as wire:
                 path = self.folder / "decoded"
-                codec.Decoder(wire, message.delta.codec, base).write(path)
+                codecs.Decoder(wire, message.delta.codec, base).write(path)
         assert sha256_file(path) == message.target.digest, "digests are compared after decoding"
         with SetFile(path) as target:
             loss = float(np.nan_to_num(((target.read("w") - self.points) ** 2).mean()))

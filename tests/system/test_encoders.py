@@ -31,7 +31,7 @@ from tasks.specs import Config, EncoderSpec, Lora, Module, TaskSpec
 from tests.support import tiny
 from tests.support.cluster import Cluster, cluster
 from tests.support.world import World, make_world, sentiment, write_reviews
-from trunkline.codec import Decoder
+from trunkline.codecs import Decoder
 from trunkline.sets import SetFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(600)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trunkline.codec import CODECS, Decoder, check_codec, encode, wire_spec
+from trunkline.codecs import CODECS, Decoder, encode, find, wire_spec
 from trunkline.errors import Reason, RefusedValue, SpecError
 from trunkline.files import sha256_file
 from trunkline.sets import SetFile, SetWriter, write_set
@@ -100,10 +100,10 @@ def test_bf16_keeps_each_movement_to_one_part_in_256(tmp_path: Path, base: SetFi
 
 
 def test_bf16_halves_the_bytes_and_leaves_whole_numbers_alone() -> None:
-    wire = wire_spec("bf16", SPEC)
+    wire = wire_spec(find("bf16"), SPEC)
     assert wire["weight"] == TensorSpec((9, 4), "BF16")
     assert {name: wire[name].dtype for name in ("flags", "steps", "short")} == {"flags": "BOOL", "steps": "I64", "short": "BF16"}
-    assert wire_spec("float32", SPEC) == SPEC
+    assert wire_spec(find("float32"), SPEC) == SPEC
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -115,7 +115,7 @@ def test_a_product_decodes_to_base_plus_b_a(tmp_path: Path, base: SetFile, codec
     decoder = Decoder(wire, codec, base)
     assert "weight" not in wire.spec
     assert decoder.ranks == {"weight": 2}
-    if codec == "bf16":
+    if codec != "float32":
         a, b = (from_bf16(wire.read(f"weight@{part}").astype(np.uint16)) for part in "AB")
     expected = (base.read("weight").astype(np.float64) + b.astype(np.float64) @ a.astype(np.float64)).astype(np.float32)
     np.testing.assert_allclose(decoder.read("weight", slice(0, 9)), expected, rtol=1e-6)
@@ -168,22 +168,22 @@ def test_a_file_of_another_form_is_refused(
 
 def test_a_set_in_another_codec_than_agreed_is_refused(tmp_path: Path, base: SetFile) -> None:
     assert refusal(tmp_path, base, SPEC, "bf16").reason is Reason.DTYPE
-    assert refusal(tmp_path, base, wire_spec("bf16", SPEC), "float32").reason is Reason.DTYPE
+    assert refusal(tmp_path, base, wire_spec(find("bf16"), SPEC), "float32").reason is Reason.DTYPE
     assert refusal(tmp_path, base, SPEC, "zip").reason is Reason.CODEC
 
 
 def test_an_unknown_codec_in_a_job_is_said_before_anything_starts() -> None:
-    with pytest.raises(SpecError, match=r"`codec` should be one of float32, bf16, found 'zip'\."):
-        check_codec("zip")
+    with pytest.raises(SpecError, match=r"`codec` should be one of float32, bf16, .*, found 'zip'\."):
+        find("zip")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.parametrize("name", ["weight", "half", "scale", "short", "long"])
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", ["float32", "bf16"])
 def test_what_is_not_finite_is_refused_without_a_warning(tmp_path: Path, codec: str, name: str, bad: float) -> None:
     old = {key: np.full_like(array, 3e38) if key in ("weight", "scale") else array for key, array in random_set(0).items()}
     write_set(tmp_path / "base", old, SPEC)
-    base, wire = SetFile(tmp_path / "base"), wire_spec(codec, SPEC)
+    base, wire = SetFile(tmp_path / "base"), wire_spec(find(codec), SPEC)
     sent = random_set(4, wire)
     sent[name] = narrow(np.full(SPEC[name].shape, bad), wire[name].dtype)
     write_set(tmp_path / "wire", sent, wire)

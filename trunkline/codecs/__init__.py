@@ -1,0 +1,15 @@
+"""How a parameter set travels: one codec a file, found by name and options in one word, `topk:share=0.01`.
+
+What a file decodes to *is* the set (`base + (new - base)` is not `new` in float32, so digests are compared after decoding,
+never before). Integers and booleans travel as they are, and so does what a codec would not make smaller. In every codec, a matrix
+that was trained by a low-rank product travels as its two factors.
+"""
+
+from trunkline.codecs.codec import Codec, Owed, Read
+from trunkline.codecs.decoder import Decoder
+from trunkline.codecs.encoding import encode, left, owed_spec
+from trunkline.codecs.form import wire_spec
+from trunkline.codecs.product import product
+from trunkline.codecs.registry import CODECS, find
+
+__all__ = ["CODECS", "Codec", "Decoder", "Owed", "Read", "encode", "find", "left", "owed_spec", "product", "wire_spec"]

@@ -1,0 +1,90 @@
+"""The reading side: a file that travelled as the set that it means, by rows, after everything in it was checked."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trunkline.codecs.codec import Read
+from trunkline.codecs.form import compare, wire_spec
+from trunkline.codecs.product import product, ranks_in
+from trunkline.codecs.registry import find
+from trunkline.errors import Reason, RefusedValue, SpecError
+from trunkline.sets import SetFile, SetWriter
+from trunkline.tensors import FLOATS, Array, SetSpec, from_bf16, narrow, row_slices, widen
+
+
+class Decoder:
+    """Reads a set that travelled, slice by slice; memory stays flat.
+
+    :param wire: the file as it came.
+    :param base: the set that it starts from.
+    :raises RefusedValue: `codec`, `names`, `shape`, `dtype`, `malformed`, `not_finite`: the file is not what this codec makes of
+        such a set.
+    """
+
+    def __init__(self, wire: SetFile, codec: str, base: SetFile) -> None:
+        try:
+            self.codec = find(codec)
+        except SpecError as error:
+            raise RefusedValue(Reason.CODEC, error.message) from None
+        self.wire, self.base = wire, base
+        self.spec: SetSpec = base.spec
+        self.ranks = ranks_in(wire.spec, base.spec)
+        compare(wire.spec, wire_spec(self.codec, base.spec, self.ranks))
+        self._coded = {
+            name for name, tensor in base.spec.items() if name not in self.ranks and self.codec.forms(tensor) is not None
+        }
+        for name in sorted(self._coded):
+            self.codec.check(name, self.spec[name], self._parts_of(name))
+        self._factors: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+
+    @property
+    def adds(self) -> bool:
+        """Whether what came is added to the base; otherwise the base's values are not read at all."""
+        return bool(self.ranks or self._coded)
+
+    def read(self, name: str, rows: slice) -> Array:
+        """Rows of the decoded tensor, in its own dtype."""
+        if name not in self.ranks and name not in self._coded:
+            return self.wire.read(name, rows)
+        tensor, base = self.spec[name], self.base.read(name, rows)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found by `check_finite`
+            if name in self.ranks:
+                a, b = self._product(name)
+                moved: Array = product(a, b[rows])
+            else:
+                moved = self.codec.decode(tensor, self._parts_of(name), rows)
+                if tensor.dtype == "F32":
+                    return np.add(base, moved.reshape(base.shape), out=base)
+            return narrow(widen(base, tensor.dtype) + moved.reshape(base.shape), tensor.dtype)
+
+    def _parts_of(self, name: str) -> Read:
+        return lambda suffix, rows: self.wire.read(f"{name}{suffix}", rows)
+
+    def _product(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if name not in self._factors:
+            a, b = (widen(self.wire.read(f"{name}@{part}"), self.wire.spec[f"{name}@{part}"].dtype) for part in "AB")
+            self._factors = {name: (a, b)}
+        return self._factors[name]
+
+    def check_finite(self) -> None:
+        """:raises RefusedValue: `not_finite`: a decoded value is NaN or infinite."""
+        for name, tensor in self.spec.items():
+            if tensor.dtype not in FLOATS:
+                continue
+            for rows in row_slices(tensor):
+                values = self.read(name, rows)
+                real = from_bf16(values.astype(np.uint16, copy=False)) if tensor.dtype == "BF16" else values
+                if not np.isfinite(real).all():
+                    raise RefusedValue(Reason.NOT_FINITE, f"{name!r} should be finite, found NaN or infinity.")
+
+    def write(self, path: Path, *, durable: bool = True) -> None:
+        """Write the decoded set in its canonical form.
+
+        :param durable: see `trunkline.files.replacing`.
+        """
+        with SetWriter(path, self.spec, durable=durable) as writer:
+            for name, tensor in self.spec.items():
+                for rows in row_slices(tensor):
+                    writer.write(name, rows, self.read(name, rows))
