@@ -2,10 +2,12 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from master.rules import Buffers, Rule, find_rule
+from trunkline.errors import SpecError
 from trunkline.messages import Plan
-from trunkline.values import Codec, Decay, Finite, Name, Optimizer, Precision, RuleName, Section, Split, Transfer
+from trunkline.values import Codec, Decay, Finite, Name, Optimizer, Precision, Section, Split, Transfer
 
 MOST = 2**31 - 1
 """The largest whole number that every ledger has room for."""
@@ -14,6 +16,17 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Strength = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=1, le=MOST)]
 Share = Annotated[float, Field(gt=0, le=1)]
+
+
+def _canonical(word: str) -> str:
+    try:
+        return str(find_rule(word))
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+
+
+RuleWord = Annotated[str, AfterValidator(_canonical)]
+"""A fuse rule as `trunkline rule list` explains it, such as `clip:norm=1+median`."""
 
 
 class Children(Section):
@@ -72,7 +85,7 @@ class JobSpec(Section):
 
     encoder: Name
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
-    rule: RuleName = "mean"
+    rule: RuleWord = "mean"
     codec: Codec = "float32"
     transfer: Transfer = "blob"
     tasks: tuple[Name, ...] = ()  # empty: all of the encoder's type
@@ -83,6 +96,23 @@ class JobSpec(Section):
     training: Training = Training()
     children: Children = Children()
     stop: Stop = Stop()
+    buffers: Buffers = Buffers()
+
+    @property
+    def fuse_rule(self) -> Rule:
+        """The rule itself."""
+        return find_rule(self.rule)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        rule, wanted = self.fuse_rule, self.children
+        certain = wanted.least_updates or wanted.least
+        if rule.least > certain:
+            raise ValueError(
+                f"`children.least_updates` should be at least {rule.least} for the rule {self.rule}, found {certain}: "
+                "with fewer it cannot keep what it promises"
+            )
+        return self
 
     def plan(self, number: int) -> Plan:
         """What a child is told in round `number` (from 1)."""

@@ -54,6 +54,10 @@ class JobReader(Part):
         with self._db.read() as connection:
             return self._last_round(connection)
 
+    def closed_before(self, number: int) -> Round | None:
+        """The newest round before one that came to a target: what that one starts from."""
+        return next((one for one in reversed(self.rounds()) if one.number < number and one.target is not None), None)
+
     def members(self, number: int) -> list[Member]:
         """Every child that answered the instruction, in the order of names, with what became of it."""
         return [record(Member, row) for row in self._of_round(schema.members, number)]

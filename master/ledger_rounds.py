@@ -1,81 +1,29 @@
 """The ledger's part on the rounds of one job, written by one owner at a time.
 
-    instructing ──fix_members──> training ──close_updates─> fusing ──publish──> reporting ──close_round──> closed
-         └───────────────────────────┴── skip_round ───────────┘──> skipped
-
-Every write looks at the job's epoch inside its own transaction: an owner that was replaced can write nothing more.
+instructing ──fix_members──> training ──close_updates─> fusing ──publish──> reporting ──close_round──> closed
+     └───────────────────────────┴── skip_round ───────────┘──> skipped
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from master import schema
-from master.database import Database
-from master.ledger_base import add_event, change_job, current_version, get_job, plain, text, to_version
-from master.ledger_reader import JobReader
-from master.records import Job, Round, Version
-from master.states import ENDED_JOBS, JobState, RoundState
-from trunkline.clock import Clock
-from trunkline.errors import Conflict, Fenced
+from master.ledger_base import change_job, current_version, get_job, plain, text, to_version
+from master.ledger_pen import Pen
+from master.records import Job, Memory, Round, Version
+from master.states import ENDED_JOBS, JobState
+from trunkline.errors import Conflict
 from trunkline.messages import DeltaRef
 
-# Built once: putting a statement together costs more than running it, and a round has several for every child.
-_ALIVE = (
-    schema.jobs.update()
-    .where(schema.jobs.c.id == sa.bindparam("of_job"), schema.jobs.c.epoch == sa.bindparam("of_epoch"))
-    .values(heartbeat=sa.bindparam("heartbeat"))
-)
 
-
-@cache
-def _of_child(table: sa.Table) -> sa.Select[Any]:
-    key = {"of_job": table.c.job, "of_round": table.c.round, "of_child": table.c.child}
-    return sa.select(table).where(*(column == sa.bindparam(name) for name, column in key.items()))
-
-
-class JobLedger(JobReader):
+class JobLedger(Pen):
     """One owner's pen on one job: reads like anybody, and writes as long as it is the owner.
 
     :raises Fenced: (every write) a newer owner took over, or the job was ended from outside.
     """
-
-    def __init__(self, database: Database, clock: Clock, job_id: str, epoch: int) -> None:
-        super().__init__(database, clock, job_id)
-        self.epoch = epoch
-
-    @contextmanager
-    def _write(self) -> Iterator[Connection]:
-        with self._db.write() as connection:
-            alive = {"of_job": self.job_id, "of_epoch": self.epoch, "heartbeat": self._clock.now()}
-            if connection.execute(_ALIVE, alive).rowcount != 1:
-                epoch = get_job(connection, self.job_id).epoch
-                raise Fenced(
-                    f"the owner of job {self.job_id!r} should be number {epoch}, found number {self.epoch}.",
-                    hint="A newer owner took over, or the job was ended; this one must stop.",
-                )
-            yield connection
-
-    def heartbeat(self) -> None:
-        """Say that the owner is alive; every other write says so too."""
-        with self._write():
-            pass
-
-    def event(
-        self,
-        kind: str,
-        *,
-        round: int | None = None,
-        child: str | None = None,
-        data: Mapping[str, Any] | None = None,
-    ) -> int:
-        """Write down something that happened in this job, and return its id."""
-        with self._write() as connection:
-            return self._event(connection, kind, round, child, data)
 
     def open_round(self, number: int, base: str, now: float | None = None) -> Round:
         """Open the next round, or find it open already.
@@ -158,7 +106,10 @@ class JobLedger(JobReader):
                 raise Conflict(f"an update of round {number} should come from a member, found {child!r}.")
             if self._find(connection, schema.updates, number, child) is not None:
                 raise Conflict(f"child {child!r} should send one update in round {number}, found one recorded already.")
+            here = sa.and_(schema.updates.c.job == self.job_id, schema.updates.c.round == number)
+            arrival = 1 + connection.execute(sa.select(sa.func.count()).where(here)).scalar_one()
             row = {"update": dict(update), "digest": digest, "size": size, "forgotten": False, "at": self._clock.now()}
+            row |= {"arrival": arrival}
             self._put(connection, schema.updates, number, child, row, known=False)
             self._event(connection, "update.accepted", number, child, {"digest": digest, "size": size})
 
@@ -190,11 +141,13 @@ class JobLedger(JobReader):
         weights: Mapping[str, float],
         delta: DeltaRef | None = None,
         data: Mapping[str, Any] | None = None,
+        memory: Memory | None = None,
     ) -> Version:
         """Make the fused set the encoder's next version and the round's target, in one transaction. Repeating it changes nothing.
 
         :param parent: digest of the set that it was trained from, the round's base.
         :param weights: child -> share in the fused set.
+        :param memory: what the rule remembers and saw, and what a lossy codec left out.
         :raises Conflict: the round has another target, another base, or no members yet; or the encoder has moved on.
         """
         with self._write() as connection:
@@ -212,7 +165,12 @@ class JobLedger(JobReader):
             if delta is not None:
                 row |= {"delta_digest": delta.digest, "delta_size": delta.size, "delta_codec": delta.codec}
             connection.execute(schema.versions.insert().values(row))
-            self._set_round(connection, number, "reporting", target=digest, version=current.number + 1)
+            kept = (
+                {}
+                if memory is None
+                else {"rule_state": memory.rule_state, "residual": memory.residual, "notes": dict(memory.notes)}
+            )
+            self._set_round(connection, number, "reporting", target=digest, version=current.number + 1, **kept)
             self._event(
                 connection, "round.published", number, None, {"digest": digest, "size": size, "version": current.number + 1}
             )
@@ -271,53 +229,26 @@ class JobLedger(JobReader):
             return get_job(connection, self.job_id)
 
     def forget_updates(self, before_round: int) -> list[str]:
-        """Give up the files of the updates of all earlier rounds; what the updates said stays on record.
+        """Give up the files of all earlier rounds: their updates, and what they left to rounds that are given up too.
+
+        What the updates said stays on record.
 
         :return: digests whose files may be deleted: no other row names them.
         """
-        table = schema.updates
+        table, rounds = schema.updates, schema.rounds
         old = sa.and_(table.c.job == self.job_id, table.c.round < before_round, table.c.forgotten.is_(False))
+        # The round before the oldest that is kept leaves what that one starts from.
+        first = self.closed_before(before_round)
+        older = sa.and_(rounds.c.job == self.job_id, rounds.c.number < (first.number if first is not None else 0))
         with self._write() as connection:
             digests = set(connection.execute(sa.select(table.c.digest).where(old)).scalars())
+            for row in connection.execute(sa.select(rounds.c.rule_state, rounds.c.residual).where(older)):
+                digests |= {digest for digest in row if digest is not None}
             if not digests:
                 return []
             connection.execute(table.update().where(old).values(forgotten=True))
+            connection.execute(rounds.update().where(older).values(rule_state=None, residual=None))
             for query in schema.naming():
                 digests -= set(connection.execute(query).scalars())
             self._event(connection, "updates.forgotten", None, None, {"before": before_round, "files": len(digests)})
             return sorted(digests)
-
-    # -- rows ------------------------------------------------------------------------------------------------------
-
-    def _event(
-        self, connection: Connection, kind: str, number: int | None, child: str | None, data: Mapping[str, Any] | None
-    ) -> int:
-        return add_event(connection, self._clock.now(), kind, job=self.job_id, round=number, child=child, data=data)
-
-    def _in_state(self, connection: Connection, number: int, what: str, *states: RoundState) -> Round:
-        found = self._round(connection, number)
-        if found.state not in states:
-            raise Conflict(f"round {number} should be {' or '.join(states)} for {what}, found it {found.state}.")
-        return found
-
-    def _set_round(self, connection: Connection, number: int, state: RoundState, **values: Any) -> None:
-        table = schema.rounds
-        here = sa.and_(table.c.job == self.job_id, table.c.number == number)
-        connection.execute(table.update().where(here).values(state=state, **values))
-
-    def _end_round(self, connection: Connection, number: int, state: RoundState, reason: str) -> None:
-        self._set_round(connection, number, state, reason=text(reason), closed=self._clock.now())
-        self._event(connection, f"round.{state}", number, None, {"reason": text(reason)})
-
-    def _find(self, connection: Connection, table: sa.Table, number: int, child: str) -> sa.RowMapping | None:
-        at = {"of_job": self.job_id, "of_round": number, "of_child": child}
-        return connection.execute(_of_child(table), at).mappings().first()
-
-    def _put(
-        self, connection: Connection, table: sa.Table, number: int, child: str, row: Mapping[str, Any], *, known: bool
-    ) -> None:
-        if known:
-            here = sa.and_(table.c.job == self.job_id, table.c.round == number, table.c.child == child)
-            connection.execute(table.update().where(here).values(dict(row)))
-        else:
-            connection.execute(table.insert(), {"job": self.job_id, "round": number, "child": child} | dict(row))

@@ -79,10 +79,22 @@ class Round:
     reason: str
     opened: float
     closed: float | None
+    rule_state: str | None = None  # digest of what the rule remembers after it
+    residual: str | None = None  # digest of what a lossy codec left out of the target
+    notes: Data | None = None  # what the rule saw
 
     @property
     def open(self) -> bool:
         return self.state not in ENDED_ROUNDS
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a round leaves to the next beside its target; files by digest."""
+
+    rule_state: str | None = None  # what the rule remembers
+    residual: str | None = None  # what a lossy codec left out of the target
+    notes: Data = field(default_factory=dict)  # what the rule saw, for people, and its state beside the tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +119,7 @@ class RecordedUpdate:
     size: int
     forgotten: bool  # its file may be gone
     at: float
+    arrival: int | None = None  # the how-manieth of its round, from 1
 
 
 @dataclass(frozen=True, slots=True)

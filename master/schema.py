@@ -27,7 +27,7 @@ from sqlalchemy import (
     select,
 )
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Every migration, oldest first. A ledger at another revision was written by a newer Trunkline."""
 
 VERSION_TABLE = "schema_version"
@@ -111,6 +111,9 @@ rounds = Table(
     Column("reason", Text, nullable=False),
     Column("opened", Double, nullable=False),
     Column("closed", Double),
+    Column("rule_state", DIGEST),  # what the rule remembers after this round
+    Column("residual", DIGEST),  # what a lossy codec left out of the target
+    Column("notes", JSON(none_as_null=True)),  # what the rule saw, for people, and its state beside the tensors
 )
 
 
@@ -143,6 +146,7 @@ updates = Table(
     Column("size", BigInteger, nullable=False),
     Column("forgotten", Boolean(create_constraint=False), nullable=False),  # its file may be gone
     Column("at", Double, nullable=False),
+    Column("arrival", Integer),  # the how-manieth of its round, from 1
     _of_round(),
 )
 
@@ -233,5 +237,7 @@ def naming() -> list[Select[str]]:
         select(versions.c.digest),
         select(versions.c.delta_digest).where(versions.c.delta_digest.is_not(None)),
         select(rounds.c.base),
+        select(rounds.c.rule_state).where(rounds.c.rule_state.is_not(None)),
+        select(rounds.c.residual).where(rounds.c.residual.is_not(None)),
         select(updates.c.digest).where(updates.c.forgotten.is_(False)),
     ]

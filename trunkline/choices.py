@@ -38,7 +38,7 @@ def parse(text: str, kinds: Mapping[str, type[Chosen]], what: str) -> Chosen:
     :param what: the key that a person wrote it under, for the error.
     :raises SpecError: no such name, no such option, or a value that it cannot have.
     """
-    name, colon, rest = text.strip().partition(":")
+    name, colon, rest = (piece.strip() for piece in text.partition(":"))
     if name not in kinds:
         raise SpecError(f"`{what}` should be one of {', '.join(kinds)}, found {name[:80]!r}.")
     kind = kinds[name]

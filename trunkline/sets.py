@@ -8,7 +8,7 @@ Such a file opens with any safetensors reader. A header that came off a wire is 
 import json
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -109,6 +109,14 @@ def write_set(path: Path, tensors: Mapping[str, Array], spec: SetSpec | None = N
             array = tensors[name].reshape(tensor.shape)
             for rows in row_slices(tensor):
                 writer.write(name, rows, array[rows] if tensor.shape else array)
+
+
+def write_rows(path: Path, spec: SetSpec, read: Callable[[str, slice], Array]) -> None:
+    """Write a parameter set that is computed as it is read, one slice in memory at a time."""
+    with SetWriter(path, spec) as writer:
+        for name, tensor in spec.items():
+            for rows in row_slices(tensor):
+                writer.write(name, rows, read(name, rows))
 
 
 def encode_set(tensors: Mapping[str, Array]) -> bytes:
@@ -251,4 +259,4 @@ def check_spec(found: SetSpec, wanted: SetSpec) -> str | None:
     return None
 
 
-__all__ = ["SetFile", "SetWriter", "check_spec", "dtype_name", "encode_set", "encoded_size", "write_set"]
+__all__ = ["SetFile", "SetWriter", "check_spec", "dtype_name", "encode_set", "encoded_size", "write_rows", "write_set"]

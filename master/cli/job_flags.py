@@ -33,7 +33,7 @@ class Flag:
 FLAGS: tuple[Flag, ...] = (
     Flag("encoder", "encoder", "text", "The encoder to train."),
     Flag("rounds", "rounds", "int", "Rounds at most."),
-    Flag("rule", "rule", "text", "How updates are fused: mean, mean_by_task."),
+    Flag("rule", "rule", "text", "How updates are fused, e.g. clip:norm=1+median; see trunkline rule list."),
     Flag("codec", "codec", "text", "float32, or bf16: half the bytes upwards."),
     Flag("transfer", "transfer", "text", "blob, or inline: parameter sets inside Flower's messages."),
     Flag("task", "tasks", "list", "Only this task; may be repeated."),
@@ -64,6 +64,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag("report-seconds", "children.report_seconds", "float", "How long reports are waited for."),
     Flag("wait-seconds", "children.wait_seconds", "float", "How long it is tried again where too few children are there."),
     Flag("max-share", "children.max_share", "float", "Share of the weight that one child may have."),
+    Flag("integers", "buffers.integers", "text", "What becomes of counters: mean, max, min or keep."),
+    Flag("booleans", "buffers.booleans", "text", "What becomes of masks: majority, any, all or keep."),
     Flag("target", "stop.target", "table", "TASK=SCORE that is good enough (TASK may be mean); may be repeated."),
     Flag("patience", "stop.patience", "int", "Rounds without a better mean score, then stop."),
     Flag("seconds", "stop.seconds", "float", "Wall time of the job."),

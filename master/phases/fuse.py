@@ -1,16 +1,9 @@
 """Fusion: the rule makes the target set of the recorded updates, and the ledger publishes it."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-
+from master import fusion
 from master.phases.play import Play
-from master.publish import publish
 from master.records import Round
-from master.rules import Contribution, Parameters, find_rule, limited
-from trunkline.codec import Decoder
 from trunkline.errors import TooFewChildren
-from trunkline.messages import Update
-from trunkline.sets import SetFile
 
 
 def fuse(job: Play, round_: Round) -> Round:
@@ -20,33 +13,16 @@ def fuse(job: Play, round_: Round) -> Round:
     if len(updates) < least:
         job.pen.skip_round(round_.number, f"{len(updates)} of at least {least} updates")
         return job.again(round_)
-    rule = limited(find_rule(job.spec.rule), wanted.max_share)
-    with _contributions(job, round_) as (base, contributions):
+    with fusion.opened(job.blobs, job.pen, round_) as inputs:
         try:
-            fused = rule(Parameters(base.spec, base.read), contributions)
+            made = fusion.fuse(job.blobs, job.spec, inputs)
         except TooFewChildren as error:
             job.pen.skip_round(round_.number, error.message)
             return job.again(round_)
-        target = publish(job.blobs, round_.base, base, fused.parameters, job.spec.codec)
-    job.pen.publish(round_.number, target.digest, target.size, round_.base, fused.weights, target.delta)
+    target = made.target
+    job.pen.publish(round_.number, target.digest, target.size, round_.base, made.weights, target.delta, memory=made.memory)
     _forget(job, round_)
     return job.again(round_)
-
-
-@contextmanager
-def _contributions(job: Play, round_: Round) -> Iterator[tuple[SetFile, list[Contribution]]]:
-    """The base set and the recorded updates, memory-mapped, in the order of the child ids."""
-    with ExitStack() as files:
-        base = files.enter_context(job.blobs.open_set(round_.base))
-        contributions, verified = [], False
-        for row in sorted(job.pen.updates(round_.number), key=lambda row: row.child):
-            update = Update.of_table(row.update)
-            decoder = Decoder(files.enter_context(job.blobs.open_set(update.digest)), update.codec, base)
-            if decoder.adds and not verified:  # a byte that went bad on the disk would be in every later set
-                job.blobs.verify(round_.base)
-                verified = True
-            contributions.append(Contribution(row.child, update.samples, update.applied, Parameters(base.spec, decoder.read)))
-        yield base, contributions
 
 
 def _forget(job: Play, round_: Round) -> None:

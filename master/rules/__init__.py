@@ -3,16 +3,24 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from master.rules.mean import limited, mean, mean_by_task
-from master.rules.rule import Contribution, Fused, Parameters, Rule
-from trunkline.values import RuleName
+from master.rules.adam import Adam
+from master.rules.buffers import Buffers
+from master.rules.chain import Rule, read_rule
+from master.rules.mean import Mean, MeanByTask
+from master.rules.median import Median
+from master.rules.momentum import Momentum
+from master.rules.rule import Contribution, Fused, Parameters, Part, State
 
-RULES: Mapping[RuleName, Rule] = MappingProxyType({"mean": mean, "mean_by_task": mean_by_task})
+PARTS: Mapping[str, type[Part]] = MappingProxyType({kind.name: kind for kind in (Mean, MeanByTask, Median, Momentum, Adam)})
+"""Every part of a rule, by name: those that combine first, then filters, then steps."""
 
 
-def find_rule(name: RuleName) -> Rule:
-    """The rule of a job; another name was refused when the job was read."""
-    return RULES[name]
+def find_rule(text: str) -> Rule:
+    """The rule of a word such as `clip:norm=1+median`.
+
+    :raises SpecError: it is none.
+    """
+    return read_rule(text, PARTS)
 
 
-__all__ = ["RULES", "Contribution", "Fused", "Parameters", "Rule", "find_rule", "limited"]
+__all__ = ["PARTS", "Buffers", "Contribution", "Fused", "Parameters", "Part", "Rule", "State", "find_rule"]

@@ -1,56 +1,53 @@
-"""Weighted means of parameter sets.
+"""The weighted mean of the updates.
 
-The sum runs in float64 over the contributions in the order they are given (that of the child ids), slice by slice, and is rounded
-once: the result does not depend on who answered first, bit for bit, and is within one unit in the last place of the float64 mean.
-Integers are rounded to the nearest even whole number and booleans go with the weighted majority; both keep their dtype.
+The sum runs over the children in the order of their ids, slice by slice, and is rounded once: the result does not depend on who
+answered first, bit for bit, and is within one unit in the last place of the float64 mean.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field
 
 from master.rules import weights
-from master.rules.rule import Contribution, Fused, Parameters, Rule
-from trunkline.tensors import DTYPES, FLOATS, Array, narrow, widen
+from master.rules.deltas import rows_of
+from master.rules.rule import Combine, Combined, Contribution, Matrix, Parameters, Rows
 
 
-def mean(parameters: Parameters, updates: Sequence[Contribution]) -> Fused:
-    """Federated averaging: every child counts by its samples (McMahan et al., 2017, arXiv:1602.05629, algorithm 1)."""
-    return weighted(parameters, updates, weights.by_samples(updates))
+class Mean(Combine):
+    """Federated averaging (McMahan et al., 2017, arXiv:1602.05629, algorithm 1): the mean of the children's parameters."""
+
+    name: ClassVar[str] = "mean"
+    by: Annotated[weights.Weighting, Field(description="What a child counts by: samples, sqrt (of them), equal, or tasks.")] = (
+        "samples"
+    )
+
+    def combine(self, base: Parameters, updates: Sequence[Contribution], most: float) -> Combined:
+        shares = weights.share_out(updates, self.by, most)
+        return Combined(weighted(updates, shares), shares)
 
 
-def mean_by_task(parameters: Parameters, updates: Sequence[Contribution]) -> Fused:
-    """Every task counts the same, and within it every child by its samples of that task."""
-    return weighted(parameters, updates, weights.by_task(updates))
+class MeanByTask(Combine):
+    """Every task counts the same, and within it every child by its samples of that task. The same as `mean:by=tasks`."""
+
+    name: ClassVar[str] = "mean_by_task"
+
+    def combine(self, base: Parameters, updates: Sequence[Contribution], most: float) -> Combined:
+        return Mean(by="tasks").combine(base, updates, most)
 
 
-def limited(rule: Rule, most: float) -> Rule:
-    """The same rule, with no child's share above `most`."""
-
-    def run(parameters: Parameters, updates: Sequence[Contribution]) -> Fused:
-        fused = rule(parameters, updates)
-        return weighted(parameters, updates, weights.capped(fused.weights, most))
-
-    return rule if most >= 1.0 else run
-
-
-def weighted(parameters: Parameters, updates: Sequence[Contribution], shares: Mapping[str, float]) -> Fused:
-    """The mean of the updates with the shares given; a share of zero leaves a child out altogether."""
+def weighted(updates: Sequence[Contribution], shares: Mapping[str, float]) -> Rows:
+    """The mean with the shares given; a share of zero leaves a child out altogether."""
     taken = [(update.parameters, shares[update.child]) for update in updates if shares[update.child] > 0]
 
-    def read(name: str, rows: slice) -> Array:
-        spec = parameters.spec[name]
-        total: NDArray[np.float64] | None = None
+    def read(name: str, rows: slice) -> Matrix:
+        total: Matrix | None = None
         for theirs, share in taken:
-            part = np.asarray(widen(theirs.read(name, rows), spec.dtype))  # arithmetic makes scalars of 0-d arrays
+            part = rows_of(theirs, name, rows)
             part *= share
             total = part if total is None else np.add(total, part, out=total)
         assert total is not None, "shares sum to 1, so somebody has one"
-        if spec.dtype in FLOATS:
-            return narrow(total, spec.dtype)
-        if spec.dtype == "BOOL":
-            return np.asarray(total > 0.5)
-        return np.asarray(np.rint(total)).astype(DTYPES[spec.dtype])
+        return total
 
-    return Fused(Parameters(parameters.spec, read), dict(shares))
+    return read

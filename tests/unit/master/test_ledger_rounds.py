@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from master.ledger import Ledger
+from master.ledger_pen import Pen
 from master.ledger_rounds import JobLedger
 from tests.support.ledgers import digest, memory_ledger, owned_job, play_to
 from trunkline.clock import ManualClock
@@ -295,7 +296,8 @@ WRITES: dict[str, Callable[[JobLedger], Any]] = {
 
 
 def test_every_write_is_listed_here() -> None:
-    public = {name for name, value in vars(JobLedger).items() if callable(value) and not name.startswith("_")}
+    pens = {**vars(Pen), **vars(JobLedger)}
+    public = {name for name, value in pens.items() if callable(value) and not name.startswith("_")}
     assert public == set(WRITES)
 
 

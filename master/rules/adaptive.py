@@ -1,0 +1,52 @@
+"""Optimiser steps at the server that divide by a second moment: what Adam, Yogi and Adagrad share.
+
+    Delta = combined - base;   m = beta1 m + (1 - beta1) Delta;   v = second(v, Delta);   target = base + rate m / (sqrt(v) + tau)
+
+Moments are kept in float32 and start at m = 0, v = tau^2 (Reddi et al., 2021, arXiv:2003.00295, algorithm 2, no bias correction).
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from master.rules.deltas import floats, rows_of
+from master.rules.rule import Combined, Contribution, Matrix, Parameters, Rows, State, Step
+from trunkline.tensors import Array, TensorSpec
+
+
+class Adaptive(Step):
+    """An optimiser step at the server."""
+
+    rate: Annotated[float, Field(gt=0, description="Learning rate of the server.")] = 0.01
+    beta1: Annotated[float, Field(ge=0, lt=1, description="Memory of the first moment.")] = 0.9
+    tau: Annotated[
+        float, Field(gt=0, description="Added to the root of the second moment: how adaptive it is, less being more.")
+    ] = 1e-3
+
+    @abstractmethod
+    def second(self, before: Matrix, moved: Matrix) -> Matrix:
+        """The next second moment."""
+
+    def remember(self, base: Parameters, updates: Sequence[Contribution], combined: Combined, state: State | None) -> State:
+        spec = {f"{key}/{name}": TensorSpec(base.spec[name].shape) for key in "mv" for name in floats(base)}
+
+        def read(key: str, rows: slice) -> Array:
+            moment, name = key.split("/", 1)
+            moved = combined.read(name, rows) - rows_of(base, name, rows)
+            if moment == "m":
+                before = rows_of(state.tensors, key, rows) if state else np.zeros_like(moved)
+                return np.asarray(self.beta1 * before + (1 - self.beta1) * moved, dtype=np.float32)
+            before = rows_of(state.tensors, key, rows) if state else np.full_like(moved, self.tau**2)
+            return np.asarray(self.second(before, moved), dtype=np.float32)
+
+        return State(Parameters(spec, read), {})
+
+    def move(self, base: Parameters, combined: Combined, state: Parameters) -> Rows:
+        def read(name: str, rows: slice) -> Matrix:
+            first, second = (rows_of(state, f"{key}/{name}", rows) for key in "mv")
+            return np.asarray(rows_of(base, name, rows) + self.rate * first / (np.sqrt(second) + self.tau))
+
+        return read

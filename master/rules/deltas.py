@@ -1,0 +1,87 @@
+"""What several rules do with updates: their rows in float64, how far they moved, and the products of their movements."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from master.rules.rule import Contribution, Matrix, Parameters, Rows
+from trunkline.tensors import FLOATS, SLICE_ELEMENTS, row_slices, widen
+
+
+def floats(spec: Parameters) -> list[str]:
+    """Names of the float tensors, in the order of the file."""
+    return [name for name, tensor in sorted(spec.spec.items()) if tensor.dtype in FLOATS]
+
+
+def rows_of(parameters: Parameters, name: str, rows: slice) -> Matrix:
+    """Rows of a float tensor in float64, never a scalar."""
+    return np.asarray(widen(parameters.read(name, rows), parameters.spec[name].dtype))
+
+
+def moved(update: Contribution, base: Parameters, name: str, rows: slice) -> Matrix:
+    """By how much an update moves rows of a tensor from what it was trained from."""
+    return np.asarray(rows_of(update.parameters, name, rows) - rows_of(update.base or base, name, rows))
+
+
+def pieces(parameters: Parameters, name: str, rows: slice, count: int) -> Iterator[slice]:
+    """Cut rows so small that `count` updates of them take no more memory than a few of the usual slices."""
+    step = max(1, 4 * SLICE_ELEMENTS // max(1, count * parameters.spec[name].row))
+    for start in range(rows.start, rows.stop, step):
+        yield slice(start, min(start + step, rows.stop))
+
+
+def by_pieces(base: Parameters, updates: Sequence[Contribution], rule: Callable[[Matrix], Matrix]) -> Rows:
+    """Rows that a rule makes coordinate by coordinate: it is given `(d, n)`, the values of every update, and answers `(d,)`.
+
+    Values are those of the updates moved to the round's base, so one that was trained from an older base counts by its movement.
+    """
+
+    def read(name: str, rows: slice) -> Matrix:
+        shape = (rows.stop - rows.start, *base.spec[name].shape[1:]) if base.spec[name].shape else ()
+        parts = []
+        for piece in pieces(base, name, rows, len(updates)):
+            values = np.stack([_at_base(update, base, name, piece).reshape(-1) for update in updates], axis=1)
+            parts.append(rule(values))
+        return np.concatenate(parts).reshape(shape) if parts else np.zeros(shape)
+
+    return read
+
+
+def _at_base(update: Contribution, base: Parameters, name: str, rows: slice) -> Matrix:
+    if update.base is None:
+        return rows_of(update.parameters, name, rows)
+    return rows_of(base, name, rows) + moved(update, base, name, rows)
+
+
+def gramian(base: Parameters, vectors: Sequence[Callable[[str, slice], Matrix]]) -> Matrix:
+    """The inner products `(n, n)` of vectors that are read by rows, over all float tensors; one pass, one slice of each in memory.
+
+    The sum runs over the slices in the order of the file, so it is the same bit for bit whenever it is computed again.
+    """
+    count = len(vectors)
+    total = np.zeros((count, count))
+    for name in floats(base):
+        for rows in row_slices(base.spec[name]):
+            for piece in pieces(base, name, rows, count):
+                stacked = np.stack([read(name, piece).reshape(-1) for read in vectors])  # (n, d)
+                with np.errstate(over="ignore"):
+                    total += stacked @ stacked.T
+    return (total + total.T) / 2
+
+
+def movements(base: Parameters, updates: Sequence[Contribution]) -> list[Callable[[str, slice], Matrix]]:
+    """Each update's movement as a vector for `gramian`."""
+    return [lambda name, rows, update=update: moved(update, base, name, rows) for update in updates]
+
+
+def weighted_movement(base: Parameters, updates: Sequence[Contribution], factors: Mapping[str, float]) -> Rows:
+    """`base + sum_c factor_c (update_c - its base)`; a factor of zero leaves a child out altogether."""
+    taken = [(update, factors[update.child]) for update in updates if factors[update.child] != 0]
+
+    def read(name: str, rows: slice) -> Matrix:
+        total = np.zeros_like(rows_of(base, name, rows))
+        for update, factor in taken:
+            total += factor * moved(update, base, name, rows)
+        return np.asarray(rows_of(base, name, rows) + total)
+
+    return read
