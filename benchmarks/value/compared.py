@@ -1,0 +1,131 @@
+"""What the results come to: the three variants in each cell, the other rules and codecs against the mean, and the aims."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.value.intervals import MEAN, Estimate, Sampled, bootstrap
+from benchmarks.value.results import Result, Results
+from benchmarks.value.study import CELLS, OTHERS, SEVERAL, TASKS, VARIANTS, Cell, Run, Variant
+
+CLOSED = 0.8
+"""Of the gap between alone and pooled, at least, for the tasks that several children have."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellFigures:
+    """The three variants in one cell, over the seeds that all three have."""
+
+    cell: Cell
+    seeds: int
+    runs: Mapping[Variant, Run]  # of the first seed, for the settings
+    scores: Mapping[str, Sampled]  # by variant
+
+    def gain(self, what: str = MEAN) -> Estimate:
+        """What sharing changed, for a child, a task or the mean over tasks."""
+        return self.scores["shared"].minus(self.scores["alone"], what)
+
+    def gap(self, what: str = MEAN) -> Estimate:
+        """What having all rows in one place would change."""
+        return self.scores["pooled"].minus(self.scores["alone"], what)
+
+    def closed(self, what: str) -> float | None:
+        """The share of that gap which sharing closes; None: there is no clear gap to close."""
+        gap = self.gap(what)
+        return self.gain(what).value / gap.value if gap.low > 0 else None
+
+    def losses(self) -> list[str]:
+        """Tasks that sharing makes worse by more than the interval."""
+        return [task for task in TASKS if self.gain(task).high < 0]
+
+
+def cells(results: Results, samples: int) -> list[CellFigures]:
+    """Every cell that has all variants for a seed at least."""
+    return [figures for cell in CELLS if (figures := _cell(results, cell, samples)) is not None]
+
+
+def _cell(results: Results, cell: Cell, samples: int) -> CellFigures | None:
+    found: dict[Variant, dict[int, Result]] = {variant: {} for variant in VARIANTS}
+    for result in results.found.values():
+        run = result.run
+        main = run.variant != "shared" or (run.rule, run.codec, run.rounds) == ("mean", "float32", cell.rounds)
+        if run.split == "test" and run.cell == cell and main:
+            found[run.variant][run.seed] = result
+    seeds = sorted(set.intersection(*(set(of) for of in found.values())))
+    if not seeds:
+        return None
+    ways: dict[str, list[Result]] = {variant: [of[seed] for seed in seeds] for variant, of in found.items()}
+    first = {variant: of[seeds[0]].run for variant, of in found.items()}
+    return CellFigures(cell, len(seeds), first, bootstrap(ways, samples))
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Another rule or codec in the one cell, against the mean with float32 on the same seeds."""
+
+    rule: str
+    codec: str
+    seeds: int
+    mean: float
+    change: Estimate
+    worst: tuple[str, Estimate]  # the task that it changes most for the worse
+    bytes_up: int  # of one round's updates, all children together
+
+
+def others(results: Results, samples: int) -> list[Other]:
+    """In the order of their means, best first."""
+    ways: dict[tuple[str, str], dict[int, Result]] = {}
+    for result in results.found.values():
+        run = result.run
+        if run.variant == "shared" and run.split == "test" and run.cell == OTHERS and run.rounds == OTHERS.rounds:
+            ways.setdefault((run.rule or "", run.codec or ""), {})[run.seed] = result
+    plain = ways.pop(("mean", "float32"), {})
+    found = [_other(rule, codec, of, plain, samples) for (rule, codec), of in ways.items() if set(of) <= set(plain)]
+    return sorted(found, key=lambda other: -other.mean)
+
+
+def _other(rule: str, codec: str, found: Mapping[int, Result], plain: Mapping[int, Result], samples: int) -> Other:
+    seeds = sorted(found)
+    scored = bootstrap({"this": [found[seed] for seed in seeds], "plain": [plain[seed] for seed in seeds]}, samples)
+    this, other = scored["this"], scored["plain"]
+    changes = {task: this.minus(other, task) for task in TASKS}
+    worst = min(changes, key=lambda task: changes[task].value)
+    size = found[seeds[0]].bytes_up
+    return Other(rule, codec, len(seeds), this.found[MEAN], this.minus(other, MEAN), (worst, changes[worst]), size)
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What was hoped for, and what was found."""
+
+    what: str
+    met: bool
+    found: str
+
+
+def aims(figures: Sequence[CellFigures]) -> list[Aim]:
+    """The three aims of the study."""
+    poor = [one for one in figures if one.cell.poor]
+    said = "; ".join(f"{one.cell}: {signed(one.gain())}" for one in poor)
+    first = Aim(
+        "in the data-poor cells sharing beats alone on the mean over tasks by more than the interval",
+        bool(poor) and all(one.gain().low > 0 for one in poor),
+        said,
+    )
+    lost = [f"{task} ({one.cell}, {signed(one.gain(task))})" for one in figures for task in one.losses()]
+    second = Aim("sharing loses on no task by more than the interval", not lost, "; ".join(lost) or "it does not")
+    gaps = [(one, task, share) for one in figures for task in SEVERAL if (share := one.closed(task)) is not None]
+    third = Aim(
+        f"sharing closes at least {CLOSED:.0%} of the gap to pooled for tasks that several children have",
+        bool(gaps) and all(share >= CLOSED for _, _, share in gaps),
+        "; ".join(f"{task}, {one.cell}: {share:.0%}" for one, task, share in gaps) or "no cell has a clear gap",
+    )
+    return [first, second, third]
+
+
+def signed(estimate: Estimate) -> str:
+    """A difference in points of a hundred, with its interval.
+
+    >>> signed(Estimate(0.0123, -0.004, 0.03))
+    '+1.2 [-0.4, +3.0]'
+    """
+    return f"{100 * estimate.value:+.1f} [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"

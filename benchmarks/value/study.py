@@ -1,0 +1,183 @@
+"""What is compared: seven children with five tasks, three variants, four cells, and every run as a value."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self
+
+from tasks.specs import Head, TaskSpec
+
+VERSION = 1
+"""Counts up whenever a figure of before does not compare with one of after; older results are left aside, not deleted."""
+
+BATCH, LENGTH, LAYERS = 8, 24, 2  # samples a step, tokens at most, layers of MiniLM's six
+
+Variant = Literal["alone", "shared", "pooled"]
+Start = Literal["pretrained", "scratch"]
+Split = Literal["validation", "test"]
+
+VARIANTS: Sequence[Variant] = ("alone", "shared", "pooled")
+SEEDS = (0, 1, 2, 3, 4)
+OTHER_SEEDS = (0, 1, 2)  # of the other rules and codecs
+TUNING_SEED = 100  # draws other rows, so that what was tuned has not seen the study's draws
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One child and its only task."""
+
+    child: str
+    task: str
+    head: Head
+    file: str  # below the repository's root
+    field: str = "text"
+    label: str = "label"
+
+    def spec(self, data: str) -> TaskSpec:
+        """The task as a child declares it."""
+        return TaskSpec(
+            name=self.task, head=self.head, data=data, fields=(self.field,), label=self.label, batch_size=BATCH, max_length=LENGTH
+        )
+
+    @property
+    def metric(self) -> str:
+        return "Pearson" if self.head == "regression" else "accuracy"
+
+
+PLACES: Sequence[Place] = (
+    Place("shop-amazon", "sentiment", "single", "tasks/data/reviews_amazon.csv"),
+    Place("shop-imdb", "sentiment", "single", "tasks/data/reviews_imdb.csv"),
+    Place("shop-yelp", "sentiment", "single", "tasks/data/reviews_yelp.csv"),
+    Place("tweets", "valence", "regression", "tasks/data/tweets_valence.csv", label="score"),
+    Place("mail", "spam", "single", "tasks/data/mail_spam.csv"),
+    Place("glosses", "supersense", "single", "tests/data/gloss_supersense.csv"),
+    Place("addresses", "address", "tokens", "tests/data/address_tokens.jsonl", field="tokens", label="labels"),
+)
+
+TASKS = tuple(sorted({place.task for place in PLACES}))
+SEVERAL = tuple(task for task in TASKS if sum(place.task == task for place in PLACES) > 1)
+"""The tasks that several children have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """How the encoder starts, and the share of its training rows that each child holds."""
+
+    start: Start
+    rows: float
+
+    @property
+    def poor(self) -> bool:
+        return self.rows < 1.0
+
+    @property
+    def steps(self) -> int:
+        """A child's steps in every variant."""
+        return 48 if self.poor else 96
+
+    @property
+    def rounds(self) -> int:
+        return 6 if self.poor else 8
+
+    def __str__(self) -> str:
+        return f"{'pretrained' if self.start == 'pretrained' else 'from scratch'}, {self.rows:.0%} of the rows"
+
+
+CELLS: Sequence[Cell] = tuple(Cell(start, rows) for rows in (0.1, 1.0) for start in ("pretrained", "scratch"))
+OTHERS = CELLS[0]
+"""The cell of the other rules and codecs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Learning rates of the encoder and of the heads."""
+
+    encoder: float
+    head: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training of all seven children: everything that its result depends on."""
+
+    variant: Variant
+    start: Start
+    rows: float
+    seed: int  # draws the rows, the heads, their order and the dropout; from scratch the encoder too
+    split: Split  # what is scored
+    steps: int  # a child, over the whole run
+    learning_rate: float
+    head_learning_rate: float
+    rounds: int | None = None  # of the shared variant
+    rule: str | None = None
+    codec: str | None = None
+    version: int = VERSION
+
+    @property
+    def key(self) -> str:
+        """The same for the same run, whatever the order of the fields."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.start, self.rows)
+
+    @property
+    def cost(self) -> float:
+        """Expected work, in steps; scoring counts a little."""
+        return len(PLACES) * (self.steps + 8.0)
+
+    def table(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of_table(cls, table: dict[str, Any]) -> Self:
+        return cls(**table)
+
+    def __str__(self) -> str:
+        how = f" {self.rule} {self.codec} {self.rounds} rounds" if self.variant == "shared" else ""
+        rates = f"{self.learning_rate:g}/{self.head_learning_rate:g}"
+        return f"{self.variant}{how}, {self.cell}, {rates}, seed {self.seed} ({self.split})"
+
+
+def make(variant: Variant, cell: Cell, seed: int, rates: Rates, split: Split = "test") -> Run:
+    """A run of the study's main part: rule `mean`, codec `float32`."""
+    run = Run(variant, cell.start, cell.rows, seed, split, cell.steps, rates.encoder, rates.head)
+    return replace(run, rounds=cell.rounds, rule="mean", codec="float32") if variant == "shared" else run
+
+
+OTHER_RULES = (
+    "mean_by_task",
+    "mean:weights=sqrt",
+    "mean:weights=equal",
+    "mean:weights=tasks",
+    "median",
+    "trimmed_mean:trim=0.1",
+    "trimmed_mean:trim=0.2",
+    "geometric_median",
+    "krum:faulty=1",
+    "multi_krum:faulty=1",
+    "bulyan:faulty=1",
+    "clip:norm=1+mean",
+    "outliers+mean",
+    "momentum",
+    "adam",
+    "yogi",
+    "adagrad",
+    "fedbuff",
+    "scaffold",
+    "upgrad",
+    "pcgrad",
+    "cagrad",
+    "imtl_g",
+)
+"""As `--rule` takes them. A rule that this version does not have is left out and told; it is run once it is there."""
+
+OTHER_CODECS = ("bf16", "int8", "int4", "topk:share=0.05", "lowrank:rank=4")
+
+
+def others(shared: Rates) -> Iterator[Run]:
+    """Every other rule with float32, and every other codec with the mean, in the one cell."""
+    for rule, codec in [*((rule, "float32") for rule in OTHER_RULES), *(("mean", codec) for codec in OTHER_CODECS)]:
+        for seed in OTHER_SEEDS:
+            yield replace(make("shared", OTHERS, seed, shared), rule=rule, codec=codec)

@@ -1,0 +1,32 @@
+"""Whether this version of the product has what a run asks for."""
+
+from benchmarks.value.study import Run
+from master.jobs import JobSpec
+
+
+def job(run: Run) -> JobSpec:
+    """The job of the shared variant.
+
+    :raises ValueError: this version has no such rule, codec or option.
+    """
+    assert run.rounds is not None, "a shared run has rounds"
+    training = {
+        "steps": run.steps // run.rounds,
+        "learning_rate": run.learning_rate,
+        "head_learning_rate": run.head_learning_rate,
+        "threads": 1,
+    }
+    table = {"encoder": "value", "rounds": run.rounds, "rule": run.rule, "codec": run.codec, "seed": run.seed, "training": training}
+    quiet = {"report": [], "final_report": [], "keep_rounds": 1}  # rows are scored afterwards, one by one
+    return JobSpec.model_validate(table | quiet)
+
+
+def refusal(run: Run) -> str | None:
+    """Why a run cannot be carried out; None: it can."""
+    if run.variant != "shared":
+        return None
+    try:
+        job(run)
+    except ValueError as error:
+        return str(error).splitlines()[-1]
+    return None
