@@ -31,7 +31,6 @@ class Codec(Choice):
     """One way to write a difference; a subclass names itself, declares its options and is final."""
 
     lossy: ClassVar[bool] = True
-    factor: ClassVar[str] = "BF16"  # dtype of the factors of a product
 
     @abstractmethod
     def parts(self, tensor: TensorSpec) -> Mapping[str, TensorSpec]:

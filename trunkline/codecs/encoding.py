@@ -10,6 +10,7 @@ from trunkline.codecs.codec import Codec, Moved, Owed, Read, Write
 from trunkline.codecs.decoder import Decoder
 from trunkline.codecs.form import wire_spec
 from trunkline.codecs.registry import find
+from trunkline.errors import Reason, RefusedValue
 from trunkline.sets import SetFile, SetWriter
 from trunkline.tensors import Array, SetSpec, TensorSpec, narrow, row_slices, widen
 
@@ -52,11 +53,10 @@ def left(decoder: Decoder, new: Read, owed: Owed | None = None, without: Collect
     should have been (Seide et al., 2014, "1-bit stochastic gradient descent", section 3; Karimireddy et al., 2019,
     arXiv:1901.09847, algorithm 1). In float32: with fewer bits, a small movement added to a large rest would round away.
 
-    What is not finite is forgotten: it belongs to an update that is refused, and would spoil every later one.
-
     :param new: as it was encoded; it is read when the result is.
     :param owed: what was owed before.
     :param without: tensors that travelled as products of their own training: what their rounding left out is not kept.
+    :raises RefusedValue: (reading) `not_finite`: so was what was sent, and it will be refused.
     """
     spec = owed_spec(decoder.codec, decoder.spec, without)
 
@@ -65,7 +65,9 @@ def left(decoder: Decoder, new: Read, owed: Owed | None = None, without: Collect
             rest = _difference(new(name, rows), decoder.read(name, rows), decoder.spec[name].dtype)
             if owed is not None and name in owed.spec:
                 rest += owed.read(name, rows)
-        return rest if np.isfinite(rest).all() else np.where(np.isfinite(rest), rest, np.float32(0))
+        if not np.isfinite(rest).all():  # it would spoil every later round
+            raise RefusedValue(Reason.NOT_FINITE, f"{name!r} should be finite, found NaN or infinity.")
+        return rest
 
     return Owed(spec, read) if spec else None
 

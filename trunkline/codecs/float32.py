@@ -15,7 +15,6 @@ class Float32(Codec):
 
     name: ClassVar = "float32"
     lossy: ClassVar[bool] = False
-    factor: ClassVar[str] = "F32"
 
     def parts(self, tensor: TensorSpec) -> Mapping[str, TensorSpec]:
         return {"": tensor}

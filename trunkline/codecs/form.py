@@ -17,9 +17,7 @@ def wire_spec(codec: Codec, spec: SetSpec, ranks: Mapping[str, int] | None = Non
     wire: dict[str, TensorSpec] = {}
     for name, tensor in spec.items():
         if name in ranks:
-            parts: Mapping[str, TensorSpec] = factor_specs(
-                tensor, ranks[name], codec.factor if tensor.dtype == "F32" else tensor.dtype
-            )
+            parts: Mapping[str, TensorSpec] = factor_specs(tensor, ranks[name], "BF16" if codec.lossy else tensor.dtype)
         else:
             parts = codec.forms(tensor) or {"": tensor}
         wire |= {f"{name}{suffix}": part for suffix, part in parts.items()}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trunkline.errors import Reason, RefusedValue
-from trunkline.tensors import SetSpec, TensorSpec
+from trunkline.tensors import FLOATS, SetSpec, TensorSpec
 
 
 def product(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -44,7 +44,7 @@ def ranks_in(wire: SetSpec, spec: SetSpec) -> Mapping[str, int]:
         factor = wire.get(f"{name}@A")
         if factor is None:
             continue
-        most = min(tensor.rows, tensor.row) if len(tensor.shape) > 1 else 0
+        most = min(tensor.rows, tensor.row) if len(tensor.shape) > 1 and tensor.dtype in FLOATS else 0
         if len(factor.shape) != 2 or not 1 <= factor.shape[0] <= most:
             raise RefusedValue(
                 Reason.SHAPE,

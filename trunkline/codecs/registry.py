@@ -7,9 +7,12 @@ from trunkline.choices import parse
 from trunkline.codecs.bf16 import Bf16
 from trunkline.codecs.codec import Codec
 from trunkline.codecs.float32 import Float32
+from trunkline.codecs.int4 import Int4
 from trunkline.codecs.int8 import Int8
+from trunkline.codecs.lowrank import Lowrank
+from trunkline.codecs.topk import Topk
 
-CODECS: Mapping[str, type[Codec]] = MappingProxyType({kind.name: kind for kind in (Float32, Bf16, Int8)})
+CODECS: Mapping[str, type[Codec]] = MappingProxyType({kind.name: kind for kind in (Float32, Bf16, Int8, Int4, Topk, Lowrank)})
 """By name."""
 
 

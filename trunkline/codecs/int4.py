@@ -1,0 +1,72 @@
+"""An eighth of the bytes, and a few for the scales."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from trunkline.codecs.codec import Codec, Moved, Read, Write
+from trunkline.codecs.scaled import Runs, check_scales, quantise, spread
+from trunkline.tensors import TensorSpec
+
+LEVELS = 7
+"""Whole numbers on either side of zero. They are written plus 8, so no half byte is 0."""
+
+_PAIRS = (np.stack([np.arange(256) & 15, np.arange(256) >> 4], axis=1) - 8).astype("<f4")
+"""Both whole numbers of a byte, the lower half first: `(256, 2)`."""
+
+
+class Int4(Codec):
+    """The difference in steps of 1/7 of the largest in its group, two elements a byte: about 14 % of the bytes."""
+
+    name: ClassVar = "int4"
+
+    group: Annotated[int, Field(ge=16, le=4096, multiple_of=2, description="Elements of a row that share a scale.")] = 64
+
+    def parts(self, tensor: TensorSpec) -> Mapping[str, TensorSpec]:
+        runs = Runs(tensor, self.group)
+        halves = -(-runs.length // 2)  # a row starts with a byte of its own
+        packed = (halves,) if runs.vector else (tensor.rows, halves)
+        return {"": TensorSpec(packed, "U8"), "@scale": runs.scales}
+
+    def encode(self, tensor: TensorSpec, moved: Moved, write: Write) -> None:
+        runs = Runs(tensor, self.group)
+        for rows, which in runs.slices():
+            scales, whole = quantise(runs, moved(rows), LEVELS)
+            write("@scale", which, scales)
+            write("", _halves(rows) if runs.vector else rows, _pack(whole))
+
+    def check(self, name: str, tensor: TensorSpec, part: Read) -> None:
+        check_scales(name, Runs(tensor, self.group), part)
+
+    def decode(self, tensor: TensorSpec, part: Read, rows: slice) -> NDArray[np.float32]:
+        runs = Runs(tensor, self.group)
+        around, which, inside = runs.around(rows)
+        if runs.vector:
+            whole = _unpack(part("", _halves(around)))[: around.stop - around.start]
+        else:
+            whole = _unpack(part("", around))[:, : runs.length]
+        return spread(runs, np.ascontiguousarray(whole), part("@scale", which))[inside]
+
+
+def _halves(rows: slice) -> slice:
+    """The bytes of elements of a vector; the first is an even one."""
+    return slice(rows.start // 2, -(-rows.stop // 2))
+
+
+def _pack(whole: NDArray[np.int32]) -> NDArray[np.uint8]:
+    """Whole numbers in the low bits `(rows, elements)`, two a byte; the last half byte of an odd row is that of a zero."""
+    rows, length = whole.shape
+    if length % 2:
+        whole = np.pad(whole, ((0, 0), (0, 1)))
+    small = (whole & 15) ^ 8  # two's complement of four bits, plus 8
+    pairs = np.ascontiguousarray(small).reshape(rows, -1, 2)
+    return (pairs[..., 0] | (pairs[..., 1] << 4)).astype(np.uint8)
+
+
+def _unpack(packed: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Whole numbers from -8 to 7, two a byte, along the last axis."""
+    pairs = np.take(_PAIRS.view(np.uint64).reshape(-1), packed)
+    return pairs.view("<f4").reshape(*packed.shape[:-1], -1)
