@@ -5,7 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from master.rules.rule import Contribution, Matrix, Parameters, Rows
-from trunkline.tensors import FLOATS, SLICE_ELEMENTS, row_slices, widen
+from trunkline.tensors import FLOATS, SLICE_ELEMENTS, Array, from_bf16, row_slices, widen
+
+PIECE = 1 << 14
+"""Most elements of a piece: those of several children lie in the caches together."""
 
 
 def floats(spec: Parameters) -> list[str]:
@@ -25,32 +28,44 @@ def moved(update: Contribution, base: Parameters, name: str, rows: slice) -> Mat
 
 def pieces(parameters: Parameters, name: str, rows: slice, count: int) -> Iterator[slice]:
     """Cut rows so small that `count` updates of them take no more memory than a few of the usual slices."""
-    step = max(1, 4 * SLICE_ELEMENTS // max(1, count * parameters.spec[name].row))
+    step = max(1, min(PIECE, 4 * SLICE_ELEMENTS // max(1, count)) // max(1, parameters.spec[name].row))
     for start in range(rows.start, rows.stop, step):
         yield slice(start, min(start + step, rows.stop))
 
 
-def by_pieces(base: Parameters, updates: Sequence[Contribution], rule: Callable[[Matrix], Matrix]) -> Rows:
-    """Rows that a rule makes coordinate by coordinate: it is given `(d, n)`, the values of every update, and answers `(d,)`.
+def by_pieces(base: Parameters, updates: Sequence[Contribution], rule: Callable[[Array], Array]) -> Rows:
+    """Rows that a rule makes coordinate by coordinate: it is given `(n, d)`, the values of every update, and answers `(d,)`.
 
     Values are those of the updates moved to the round's base, so one that was trained from an older base counts by its movement.
+    They are float32 where that holds every update's values exactly, else float64, and the rule's own to work in.
     """
 
     def read(name: str, rows: slice) -> Matrix:
         shape = (rows.stop - rows.start, *base.spec[name].shape[1:]) if base.spec[name].shape else ()
-        parts = []
+        exact = all(update.base is None and update.parameters.spec[name].dtype != "F64" for update in updates)
+        found = np.empty((rows.stop - rows.start) * base.spec[name].row)
+        done = 0
         for piece in pieces(base, name, rows, len(updates)):
-            values = np.stack([_at_base(update, base, name, piece).reshape(-1) for update in updates], axis=1)
-            parts.append(rule(values))
-        return np.concatenate(parts).reshape(shape) if parts else np.zeros(shape)
+            size = (piece.stop - piece.start) * base.spec[name].row
+            if not size:
+                continue
+            values = np.empty((len(updates), size), np.float32 if exact else np.float64)
+            for row, update in zip(values, updates, strict=True):
+                row[:] = _at_base(update, base, name, piece, exact)
+            found[done : done + size] = rule(values)
+            done += size
+        return found.reshape(shape)
 
     return read
 
 
-def _at_base(update: Contribution, base: Parameters, name: str, rows: slice) -> Matrix:
-    if update.base is None:
-        return rows_of(update.parameters, name, rows)
-    return rows_of(base, name, rows) + moved(update, base, name, rows)
+def _at_base(update: Contribution, base: Parameters, name: str, rows: slice, exact: bool) -> Array:
+    if not exact:
+        own = update.base is None
+        values = rows_of(update.parameters, name, rows) if own else rows_of(base, name, rows) + moved(update, base, name, rows)
+        return values.reshape(-1)
+    values, dtype = update.parameters.read(name, rows), update.parameters.spec[name].dtype
+    return (from_bf16(values.astype(np.uint16, copy=False)) if dtype == "BF16" else values).reshape(-1)
 
 
 def gramian(base: Parameters, vectors: Sequence[Callable[[str, slice], Matrix]]) -> Matrix:

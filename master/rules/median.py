@@ -6,8 +6,10 @@ from typing import ClassVar
 import numpy as np
 
 from master.rules.deltas import by_pieces
+from master.rules.order import ordered, ordered_with
 from master.rules.robust import Robust
 from master.rules.rule import Combined, Contribution, Matrix, Parameters
+from trunkline.tensors import Array
 
 
 class Median(Robust):
@@ -22,21 +24,35 @@ class Median(Robust):
         return Combined(by_pieces(base, updates, lambda values: weighted_median(values, share)), dict(shares))
 
 
-def weighted_median(values: Matrix, shares: Matrix) -> Matrix:
-    """Of each row of `values` `(d, n)` with the shares `(n,)`: the lower and the upper weighted median, averaged; `(d,)`.
+def weighted_median(values: Array, shares: Matrix) -> Matrix:
+    """Of each column of `values` `(n, d)` with the shares `(n,)`: the lower and the upper weighted median, averaged; `(d,)`.
 
     With equal shares that is the usual median: for an even count the mean of the two in the middle.
 
-    >>> weighted_median(np.array([[1.0, 2.0, 10.0], [1.0, 2.0, 10.0]]), np.array([0.2, 0.2, 0.6])).tolist()
+    :param values: float32 or float64; it is worked in.
+
+    >>> weighted_median(np.array([[1.0, 1.0], [2.0, 2.0], [10.0, 10.0]]), np.array([0.2, 0.2, 0.6])).tolist()
     [10.0, 10.0]
     """
-    order = np.argsort(values, axis=1, kind="stable")
-    ordered = np.take_along_axis(values, order, axis=1)
-    below = np.cumsum(shares[order], axis=1)  # weight up to and with each value
-    half = shares.sum() / 2
+    if (shares == shares[0]).all():
+        middle = ((len(shares) - 1) // 2, len(shares) // 2)
+        rows = ordered(values, middle)
+        low, high = rows[middle[0]], rows[middle[1]]
+    else:
+        low, high = _around(*ordered_with(values, shares), shares.sum() / 2)
+    first, last = low.astype(np.float64), high.astype(np.float64)
+    return np.where(low == high, first, first + (last - first) / 2)  # equal values as they are, also a negative zero
+
+
+def _around(rows: Sequence[Array], theirs: Sequence[Matrix], half: float) -> tuple[Array, Array]:
+    """The first value up to which at least half of the weight lies, and the first up to which more does."""
     slack = 1e-12 * half  # sums of shares that come to a half but for rounding
-    lower = np.argmax(below >= half - slack, axis=1)
-    upper = np.argmax(below > half + slack, axis=1)
-    at = np.arange(len(values))
-    low, high = ordered[at, lower], ordered[at, upper]
-    return np.where(low == high, low, low + (high - low) / 2)  # equal values as they are, also a negative zero
+    below = np.zeros(rows[0].shape)  # weight up to and with each value
+    low, high = rows[-1].copy(), rows[-1].copy()
+    before_low, before_high = np.ones(below.shape, bool), np.ones(below.shape, bool)
+    for row, share in zip(rows[:-1], theirs[:-1], strict=True):
+        below += share
+        for found, before, reached in ((low, before_low, below >= half - slack), (high, before_high, below > half + slack)):
+            np.copyto(found, row, where=before & reached)
+            before &= ~reached
+    return low, high
