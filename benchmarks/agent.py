@@ -66,8 +66,10 @@ class Idle(Child):
             trained = Trained(samples=counts, applied=counts, losses={TASK: 0.0}, private=Private())
             shift = 1e-3 * (1 + sum(self.name.encode()) % 7)
             changed = cast(Encoder, Shifted(base, shift))
-            update = self._write(message, changed, base, trained, time.perf_counter() - started)
-        store.save((message.job, message.round, message.base.digest), trained.private, update.table())
+            with store.owed(message.job) as owed:
+                update = self._write(message, changed, base, trained, time.perf_counter() - started, owed)
+                with self._left(update, changed, base, owed) as left:
+                    store.save((message.job, message.round, message.base.digest), trained.private, update.table(), left)
         for old in self.home.updates.iterdir():
             if old.name != update.digest:
                 old.unlink()

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tasks.encoders import Encoder
 from tasks.step import memory_ran_out
 from trunkline import codecs
 from trunkline.clock import Clock, SystemClock
+from trunkline.codecs import Owed
 from trunkline.errors import (
     ConnectionFailed,
     DeadlineExceeded,
@@ -235,14 +237,24 @@ class Child:
                 stopping=self.stopping,
                 progress=self.progress,
             )
-            update = self._write(message, encoder, base, trained, time.perf_counter() - started)
-        store.save((message.job, message.round, message.base.digest), trained.private, update.table())
+            with store.owed(message.job) as owed:
+                update = self._write(message, encoder, base, trained, time.perf_counter() - started, owed)
+                with self._left(update, encoder, base, owed) as left:
+                    store.save((message.job, message.round, message.base.digest), trained.private, update.table(), left)
         keep_newest(self.home.updates, KEPT_UPDATES, {update.digest})
         return update.table()
 
-    def _write(self, message: InitialSet, encoder: Encoder, base: SetFile, trained: Trained, seconds: float) -> Update:
+    def _write(
+        self,
+        message: InitialSet,
+        encoder: Encoder,
+        base: SetFile,
+        trained: Trained,
+        seconds: float,
+        owed: Owed | None = None,
+    ) -> Update:
         beside = self.home.updates / ".new"
-        codecs.encode(beside, message.codec, base, encoder.read_shared, encoder.factors(), durable=False)
+        codecs.encode(beside, message.codec, base, encoder.read_shared, encoder.factors(), owed=owed, durable=False)
         digest, size = sha256_file(beside), beside.stat().st_size
         beside.replace(self.home.updates / digest)
         return Update(
@@ -258,6 +270,13 @@ class Child:
             losses=dict(trained.losses),
             seconds=seconds,
         )
+
+    @contextmanager
+    def _left(self, update: Update, encoder: Encoder, base: SetFile, owed: Owed | None) -> Iterator[Owed | None]:
+        """What is owed after an update; it is computed as it is read, while the encoder stands as it was sent."""
+        with SetFile(self.home.updates / update.digest) as wire:
+            decoder = codecs.Decoder(wire, update.codec, base)
+            yield codecs.left(decoder, encoder.read_shared, owed, encoder.factors())
 
     # -- report request -> report --------------------------------------------------------------------------------------------
 

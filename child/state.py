@@ -6,23 +6,25 @@ sends the same update again and trains nothing; a round that is played again fro
 first time. The pending generation is committed when a later message shows that its round is over.
 
     generations.json                which generation is which, with checksums; replaced whole
-    gen-SHA256                      a generation: a parameter set of the site's private tensors
+    gen-SHA256                      a generation: a parameter set of the site's private tensors, and of what is still owed
     set                             digest of the encoder's parameter set that came last
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trunkline.codecs import Owed
 from trunkline.errors import DamagedFile
 from trunkline.files import sha256_file, write_atomically
-from trunkline.sets import SetFile, encode_set
-from trunkline.tensors import Array
+from trunkline.sets import SetFile, SetWriter
+from trunkline.tensors import Array, row_slices, spec_of
 
 Key = tuple[str, int, str]
 """Job, round, digest of the base set."""
@@ -30,6 +32,9 @@ Key = tuple[str, int, str]
 
 SET = "set"
 """The file that names the parameter set that came last."""
+
+OWED = "@owed/"
+"""Of what a lossy codec has left out, among the private tensors; no task's name begins so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +109,51 @@ class PrivateStore:
         if self.pending is not None and (job is None or self.pending.key[:2] == (job, number)):
             self._point(self.pending, None)
 
-    def save(self, key: Key, private: Private, update: Mapping[str, Any]) -> None:
-        """Write the pending generation: its file first, then the pointer."""
-        data = encode_set({name: np.asarray(array) for name, array in private.tensors.items()})
+    @contextmanager
+    def owed(self, job: str) -> Iterator[Owed | None]:
+        """What the committed state still owes the master in this job, which `load` has read through; another job owes nothing.
+
+        It is as large as the encoder, so it is read by slices.
+        """
+        if self.committed is None or self.committed.key[0] != job:
+            yield None
+            return
+        with SetFile(self._path(self.committed)) as file:
+            spec = {name.removeprefix(OWED): tensor for name, tensor in file.spec.items() if name.startswith(OWED)}
+            yield Owed(spec, lambda name, rows: file.read(f"{OWED}{name}", rows))
+
+    def save(self, key: Key, private: Private, update: Mapping[str, Any], owed: Owed | None = None) -> None:
+        """Write the pending generation: its file first, then the pointer.
+
+        :param owed: what the update's codec has left out; it is read, and written, by slices.
+        :raises RefusedValue: `not_finite`: what is owed is not, see `trunkline.codecs.left`; nothing is changed.
+        """
+        tensors = {name: np.asarray(array) for name, array in private.tensors.items()}
+        rest = {f"{OWED}{name}": tensor for name, tensor in owed.spec.items()} if owed else {}
         beside = self.folder / "gen-new"
-        write_atomically(beside, data, mode=0o600)
+        with SetWriter(beside, spec_of(tensors) | rest, mode=0o600) as writer:
+            for name, array in tensors.items():
+                writer.write(name, slice(0, array.shape[0] if array.shape else 1), array)
+            if owed is not None:
+                for name, tensor in owed.spec.items():
+                    for rows in row_slices(tensor):
+                        writer.write(f"{OWED}{name}", rows, owed.read(name, rows))
         digest = sha256_file(beside)
         beside.replace(self.folder / f"gen-{digest}")
         self._point(self.committed, Generation(digest, key, dict(private.notes), dict(update)))
 
     def _load(self, generation: Generation) -> Private:
-        path = self.folder / f"gen-{generation.digest}"
+        path = self._path(generation)
         if not path.exists() or sha256_file(path) != generation.digest:
             raise DamagedFile(
                 f"`{path}` should hold the private heads as they were saved, and does not.",
                 hint="Restore it from a backup, or start afresh with `trunkline-child reset`.",
             )
         with SetFile(path) as file:
-            return Private(file.tensors(), generation.notes)
+            return Private({name: file.read(name) for name in file if not name.startswith(OWED)}, generation.notes)
+
+    def _path(self, generation: Generation) -> Path:
+        return self.folder / f"gen-{generation.digest}"
 
     def _point(self, committed: Generation | None, pending: Generation | None) -> None:
         table = {name: asdict(gen) if gen else None for name, gen in (("committed", committed), ("pending", pending))}

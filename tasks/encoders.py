@@ -18,6 +18,7 @@ from tasks.declared import read_spec
 from tasks.folder import DECLARATION, FROZEN, SHARED
 from tasks.processors import Processor, TextProcessor, VectorProcessor
 from tasks.specs import EncoderSpec, Lora, Module
+from trunkline.codecs import multiplied
 from trunkline.errors import DamagedFile, Reason, RefusedValue, SpecError
 from trunkline.files import write_atomically
 from trunkline.folders import check_new, new_folder
@@ -118,7 +119,7 @@ class Encoder(nn.Module):
         if name not in self.products:
             return array
         a, b = self.products[name].factors()
-        return narrow(widen(array, "F32") + b[rows].astype(np.float64) @ a.astype(np.float64), "F32")
+        return narrow(widen(array, "F32") + multiplied(a.astype(np.float64), b[rows].astype(np.float64)), "F32")
 
     def factors(self) -> dict[str, tuple[Array, Array]]:
         """A `(r, in)` and B `(out, r)` of each matrix that is trained as a product, the scale in B."""

@@ -45,16 +45,17 @@ class SetWriter:
     :param path: where the file goes.
     :param spec: every tensor that will be written.
     :param durable: see `trunkline.files.replacing`.
+    :param mode: of the file, as for `chmod`.
     """
 
-    def __init__(self, path: Path, spec: SetSpec, *, durable: bool = True) -> None:
-        self.path, self.spec, self._durable = path, dict(spec), durable
+    def __init__(self, path: Path, spec: SetSpec, *, durable: bool = True, mode: int = 0o644) -> None:
+        self.path, self.spec, self._durable, self._mode = path, dict(spec), durable, mode
         self._start: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         with storage(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._replacing = replacing(self.path, durable=self._durable)
+            self._replacing = replacing(self.path, durable=self._durable, mode=self._mode)
             self._handle = self._replacing.__enter__()
             try:
                 self._reserve()

@@ -9,7 +9,7 @@ from trunkline.codecs.codec import Codec, Owed, Read
 from trunkline.codecs.decoder import Decoder
 from trunkline.codecs.encoding import encode, left, owed_spec
 from trunkline.codecs.form import wire_spec
-from trunkline.codecs.product import product
+from trunkline.codecs.product import multiplied
 from trunkline.codecs.registry import CODECS, find
 
-__all__ = ["CODECS", "Codec", "Decoder", "Owed", "Read", "encode", "find", "left", "owed_spec", "product", "wire_spec"]
+__all__ = ["CODECS", "Codec", "Decoder", "Owed", "Read", "encode", "find", "left", "multiplied", "owed_spec", "wire_spec"]

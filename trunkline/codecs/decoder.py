@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from trunkline.codecs.codec import Read
 from trunkline.codecs.form import compare, wire_spec
-from trunkline.codecs.product import product, ranks_in
+from trunkline.codecs.product import multiplied, ranks_in
 from trunkline.codecs.registry import find
 from trunkline.errors import Reason, RefusedValue, SpecError
 from trunkline.sets import SetFile, SetWriter
@@ -52,7 +52,7 @@ class Decoder:
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found by `check_finite`
             if name in self.ranks:
                 a, b = self._product(name)
-                moved: Array = product(a, b[rows])
+                moved: Array = multiplied(a, b[rows])
             else:
                 moved = self.codec.decode(tensor, self._parts_of(name), rows)
                 if tensor.dtype == "F32":

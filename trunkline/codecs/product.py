@@ -14,7 +14,7 @@ from trunkline.errors import Reason, RefusedValue
 from trunkline.tensors import FLOATS, SetSpec, TensorSpec
 
 
-def product(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+def multiplied(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """`b @ a`, added up in the order of the ranks, so the same bits everywhere.
 
     The factors come from float32, so each term is exact in float64, and only the sum rounds.
