@@ -3,15 +3,41 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from master.rules.adagrad import Adagrad
 from master.rules.adam import Adam
 from master.rules.buffers import Buffers
+from master.rules.bulyan import Bulyan
 from master.rules.chain import Rule, read_rule
+from master.rules.clip import Clip
+from master.rules.geometric_median import GeometricMedian
+from master.rules.krum import Krum
 from master.rules.mean import Mean, MeanByTask
 from master.rules.median import Median
 from master.rules.momentum import Momentum
+from master.rules.multi_krum import MultiKrum
 from master.rules.rule import Contribution, Fused, Parameters, Part, State
+from master.rules.trimmed_mean import TrimmedMean
+from master.rules.yogi import Yogi
+from master.rules.zero_outliers import ZeroOutliers
 
-PARTS: Mapping[str, type[Part]] = MappingProxyType({kind.name: kind for kind in (Mean, MeanByTask, Median, Momentum, Adam)})
+_KINDS: tuple[type[Part], ...] = (
+    Mean,
+    MeanByTask,
+    Median,
+    TrimmedMean,
+    GeometricMedian,
+    Krum,
+    MultiKrum,
+    Bulyan,
+    Clip,
+    ZeroOutliers,
+    Momentum,
+    Adam,
+    Yogi,
+    Adagrad,
+)
+
+PARTS: Mapping[str, type[Part]] = MappingProxyType({kind.name: kind for kind in _KINDS})
 """Every part of a rule, by name: those that combine first, then filters, then steps."""
 
 

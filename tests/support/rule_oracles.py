@@ -1,6 +1,7 @@
-"""Fuse rules written out plainly in float64, one coordinate or one pair at a time: what ours must equal. Slow, and independent of them.
+"""Fuse rules written out plainly in float64, one coordinate or one pair at a time: what ours must equal.
 
-Values are one vector `(d,)` a child, in the order of the child ids; weights are one positive number a child.
+Values are one vector `(d,)` a child, in the order of the child ids; weights are one positive number a child. Slow, and
+independent of ours.
 """
 
 from collections.abc import Callable, Sequence
