@@ -112,9 +112,12 @@ def write_set(path: Path, tensors: Mapping[str, Array], spec: SetSpec | None = N
                 writer.write(name, rows, array[rows] if tensor.shape else array)
 
 
-def write_rows(path: Path, spec: SetSpec, read: Callable[[str, slice], Array]) -> None:
-    """Write a parameter set that is computed as it is read, one slice in memory at a time."""
-    with SetWriter(path, spec) as writer:
+def write_rows(path: Path, spec: SetSpec, read: Callable[[str, slice], Array], *, durable: bool = True) -> None:
+    """Write a parameter set that is computed as it is read, one slice in memory at a time.
+
+    :param durable: see `trunkline.files.replacing`.
+    """
+    with SetWriter(path, spec, durable=durable) as writer:
         for name, tensor in spec.items():
             for rows in row_slices(tensor):
                 writer.write(name, rows, read(name, rows))

@@ -10,7 +10,7 @@ from trunkline.codecs.form import compare, wire_spec
 from trunkline.codecs.product import multiplied, ranks_in
 from trunkline.codecs.registry import find
 from trunkline.errors import Reason, RefusedValue, SpecError
-from trunkline.sets import SetFile, SetWriter
+from trunkline.sets import SetFile, write_rows
 from trunkline.tensors import FLOATS, Array, SetSpec, from_bf16, narrow, row_slices, widen
 
 
@@ -84,7 +84,4 @@ class Decoder:
 
         :param durable: see `trunkline.files.replacing`.
         """
-        with SetWriter(path, self.spec, durable=durable) as writer:
-            for name, tensor in self.spec.items():
-                for rows in row_slices(tensor):
-                    writer.write(name, rows, self.read(name, rows))
+        write_rows(path, self.spec, self.read, durable=durable)
