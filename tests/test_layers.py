@@ -43,10 +43,11 @@ ROOMS = {
     "redis": ("queues/redis.py",),
     "celery": ("queues/doorbell.py",),
     "torchjd": ("tasks/conflict.py",),
+    "scipy": ("tasks/conflict.py",),
 }
 """Third parties live in few named modules each, so that an upgrade touches one place."""
 
-LAZY = {"torch", "transformers", "peft", "datasets", "sentence_transformers", "pyarrow", "scipy", "pandas"}
+LAZY = {"torch", "transformers", "peft", "datasets", "sentence_transformers", "pyarrow", "scipy", "pandas", "cvxpy"}
 """What takes long to import: never loaded by the command lines, nor by anything of the master."""
 
 

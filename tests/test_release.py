@@ -82,7 +82,7 @@ def imported() -> set[str]:
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     wanted = {name_of(line) for line in PROJECT["dependencies"]}
-    optional = {name_of(line) for extra in ("lora", "datasets", "sentence-transformers") for line in EXTRAS[extra]}
+    optional = {name_of(line) for extra in ("lora", "datasets", "sentence-transformers", "conflict") for line in EXTRAS[extra]}
     used = {plain(name) for name in imported()}
     assert used - wanted - optional - set(COME_ALONG) == set()
     assert wanted - used - set(NOT_IMPORTED) == set()
