@@ -62,11 +62,13 @@ def trimmed_mean(values: Vectors, weights: Weights, trim: float) -> Vector:
 
 
 def geometric_median(values: Vectors, weights: Weights, turns: int = 20_000) -> Vector:
-    """Weiszfeld's algorithm in the space of the values themselves, from their mean, for a long time."""
+    """Weiszfeld's algorithm in the space of the values themselves, from their mean, until it stands still."""
     at = mean(values, weights)
     for _ in range(turns):
         pull = [weight / max(1e-12, float(np.linalg.norm(vector - at))) for vector, weight in zip(values, weights, strict=True)]
-        at = np.asarray(sum(one * vector for one, vector in zip(pull, values, strict=True)) / sum(pull))
+        before, at = at, np.asarray(sum(one * vector for one, vector in zip(pull, values, strict=True)) / sum(pull))
+        if float(np.abs(at - before).max()) < 1e-13:
+            break
     return at
 
 
