@@ -53,7 +53,7 @@ def coefficients(products: Matrix, shares: Matrix, smooth: float, turns: int) ->
     for turn in range(1, turns + 1):
         pull = shares / np.maximum(least, _distances(products, found))
         before, found = found, pull / pull.sum()
-        if np.abs(found - before).max() <= 1e-14:
+        if (np.abs(found - before) <= 1e-12 * found).all():  # also of the smallest weight: what it is multiplied by may be huge
             return found, turn
     return found, turns
 
