@@ -111,6 +111,10 @@ class Bench:
                 raise FailedError(f"round {round_.number} should have an update of every child, found {sorted(sizes)}.")
         return sizes
 
+    def close(self) -> None:
+        """Let go of the ledger's file."""
+        self.ledger.close()
+
     def target(self) -> SetFile:
         """The parameter set that the rounds came to."""
         return self.blobs.open_set(self.ledger.version(ENCODER).digest)

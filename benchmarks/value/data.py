@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from benchmarks.value.rows import Rows, read_rows
@@ -60,12 +61,14 @@ def _written(path: Path, rows: Rows) -> Path:
     return path
 
 
-def truths(place: Place) -> list[float]:
+@cache
+def truths(place: Place) -> Sequence[float]:
     """The targets of a regression's test rows, in the order of the file."""
     found = read_rows(ROOT / place.file)
-    return [found.value(line, place.label) for line, of in zip(found.lines, found.splits, strict=True) if of == "test"]
+    return tuple(found.value(line, place.label) for line, of in zip(found.lines, found.splits, strict=True) if of == "test")
 
 
+@cache
 def sizes(place: Place, share: float) -> tuple[int, int]:
     """Training rows that a child holds, and its test rows."""
     splits = read_rows(ROOT / place.file).splits

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock as ThreadLock
@@ -59,8 +59,9 @@ class Drive:
             for thread in threads:
                 while thread.is_alive() and not self.deadline.over():
                     thread.join(0.2)
-        for thread in threads:
+        for process, thread in zip(processes, threads, strict=True):
             thread.join()  # its process has ended, so it has nothing to wait for
+            _close(process)
         return all(run in self.results or run.key in self.failed for run in runs)
 
     def _serve(self, process: "subprocess.Popen[str]", waiting: list[Run], lock: ThreadLock) -> None:
@@ -134,6 +135,14 @@ def _processes(count: int, folder: Path, program: Sequence[str]) -> Iterator["li
         for process in started:
             process.kill()
             process.wait()
+
+
+def _close(process: "subprocess.Popen[str]") -> None:
+    """Its ends of the pipes; what was not read by a process that was killed is nobody's."""
+    for pipe in (process.stdin, process.stdout):
+        with suppress(BrokenPipeError):
+            if pipe is not None:
+                pipe.close()
 
 
 def until(clock: Clock, seconds: float | None) -> Deadline:

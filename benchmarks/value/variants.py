@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,8 @@ def carry_out(run: Run, place: Workplace) -> Outcome:
 
 def _shared(run: Run, place: Workplace) -> tuple[dict[str, Answers], int]:
     files, kept = place.draw(run).children, place.kept(run)
-    with tempfile.TemporaryDirectory(prefix="trunkline-value-", dir=place.folder) as folder:
-        bench = Bench(Path(folder), place.encoder(run))
+    scratch = tempfile.TemporaryDirectory(prefix="trunkline-value-", dir=place.folder)
+    with scratch as folder, closing(Bench(Path(folder), place.encoder(run))) as bench:
         for one in PLACES:
             bench.add_child(one.child, one.spec(str(files[one.child])), kept)
         sizes = bench.play(job(run))
