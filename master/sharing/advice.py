@@ -1,0 +1,109 @@
+"""Which tasks to share with which, in plain words.
+
+Tasks are grouped by average linkage on the mean cosines of their movements: groups are joined, the best pair first, for as long as
+their tasks do not pull against each other on average. Where scores of training alone are known they count for more than directions:
+tasks that pull apart and lose nothing may stay together, a task that loses is better off elsewhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+APART = -0.05
+"""A mean cosine below this is a conflict; around zero tasks neither help nor hinder each other."""
+
+Cosines = Sequence[Sequence[float | None]]
+
+
+def advise(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The groups and the words for what `history.picture` has gathered.
+
+    :returns: `groups` of tasks that should share an encoder, and `advice`, a list of sentences.
+    """
+    names = [one["task"] for one in found["tasks"]]
+    if len(names) < 2:
+        few = "Nothing to compare yet: it takes a round in which two tasks train." if not found["hurt"] else ""
+        return {"groups": [names] if names else [], "advice": [*([few] if few else []), *_losses(found["hurt"])]}
+    apart = groups(names, found["cosines"])
+    known, losing = {one["task"] for one in found["gains"]}, {one["task"] for one in found["hurt"]}
+    all_is_well = known >= set(names) and not losing
+    suggested = [names] if all_is_well else _without(apart, losing)
+    said = _directions(names, found["cosines"])
+    if len(apart) > 1 and all_is_well:
+        said.append(f"Still no task loses against training alone: one encoder for all is fine; {_listed(apart)} might gain more.")
+    elif len(suggested) == 1:
+        said.append("One encoder for all.")
+    else:
+        said.append(f"Share {_listed(suggested)}; or keep one encoder, with a rule that heeds conflicts: --rule upgrad.")
+    said += _losses(found["hurt"])
+    missing = [name for name in names if name not in known]
+    if missing:
+        said.append(
+            f"No reference for {', '.join(missing)}: `trunkline-child alone` at a child makes one, and later rounds tell it here."
+        )
+    if found["mixed"]:
+        pairs = ", ".join(f"{one} and {two}" for one, two in found["mixed"])
+        said.append(f"Some children train {pairs} in one update, which makes them look more alike than they are.")
+    if found["compared"] < 3:
+        said.append(f"Only {found['compared']} round{'s' * (found['compared'] > 1)} so far: look again after some more.")
+    return {"groups": suggested, "advice": said}
+
+
+def groups(names: Sequence[str], cosines: Cosines, least: float = APART) -> list[list[str]]:
+    """Average linkage: join the two groups with the largest mean cosine between their tasks, while it is at least `least`.
+
+    A pair that was never seen together counts as neither for nor against, 0.
+    """
+    found = [[place] for place in range(len(names))]
+    while len(found) > 1:
+        linked = {
+            (one, two): _mean([cosines[a][b] or 0.0 for a in found[one] for b in found[two]])
+            for two in range(len(found))
+            for one in range(two)
+        }
+        best = max(linked, key=lambda pair: (linked[pair], -pair[1], -pair[0]))
+        if linked[best] < least:
+            break
+        found[best[0]] = sorted(found[best[0]] + found.pop(best[1]))
+    return [[names[place] for place in group] for group in found]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _without(apart: Sequence[Sequence[str]], losing: set[str]) -> list[list[str]]:
+    """The groups, and each task that loses by itself."""
+    kept = [[name for name in group if name not in losing or len(group) == 1] for group in apart]
+    out = [[name] for group in apart if len(group) > 1 for name in group if name in losing]
+    return [group for group in kept if group] + out
+
+
+def _directions(names: Sequence[str], cosines: Cosines) -> list[str]:
+    pairs = [
+        (cosine, names[one], names[two])
+        for two in range(len(names))
+        for one in range(two)
+        if (cosine := cosines[one][two]) is not None
+    ]
+    against = sorted(pair for pair in pairs if pair[0] < APART)
+    if against:
+        told = "; ".join(f"{one} and {two} ({cosine:+.2f})" for cosine, one, two in against[:3])
+        more = f"; and {len(against) - 3} more pairs" if len(against) > 3 else ""
+        return [f"Pulling against each other: {told}{more}."]
+    if not pairs:
+        return ["No two tasks have moved in one round yet."]
+    low, high = min(pairs)[0], max(pairs)[0]
+    same = f"{low:+.2f}" if low == high else f"{low:+.2f} to {high:+.2f}"
+    return [f"No two tasks pull against each other (cosines {same})."]
+
+
+def _losses(hurting: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [
+        f"{one['task']} loses by sharing: {one['metric']} {one['shared']:.3f}, alone {one['alone']:.3f} ({one['split']}, "
+        f"{one['samples']} samples). Let it train alone or with other tasks, or give it more weight: --rule mean:by=tasks."
+        for one in hurting
+    ]
+
+
+def _listed(parts: Sequence[Sequence[str]]) -> str:
+    return "; ".join(f"one encoder for {', '.join(group)}" for group in parts)
