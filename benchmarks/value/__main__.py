@@ -3,9 +3,9 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from benchmarks.value import drive, rates
+from benchmarks.value import defaults, drive, rates
 from benchmarks.value.progress import Progress
 from benchmarks.value.results import Results
 from benchmarks.value.study import CELLS, OTHERS, SEEDS, VARIANTS, Cell, Run, make, others
@@ -40,30 +40,24 @@ def _train(asked: argparse.Namespace) -> int:
         if asked.command == "tune":
             done = all(_tune(worker, cell, results, progress) for cell in cells)
         else:
-            runs = _main(results, cells, progress) if asked.part != "others" else []
-            runs += _others(results, progress) if asked.part != "main" else []
-            runs = [run for run in runs if run.seed < asked.seeds]
+            runs = _defaults(results, progress) if asked.command == "defaults" else _study(results, cells, asked, progress)
             progress.begin(runs, results)
             done = worker.carry_out(runs)
     return 0 if done else 6
 
 
+def _study(results: Results, cells: Sequence[Cell], asked: argparse.Namespace, progress: Progress) -> list[Run]:
+    runs = _main(results, cells, progress) if asked.part != "others" else []
+    runs += _others(results, progress) if asked.part != "main" else []
+    return [run for run in runs if run.seed < asked.seeds]
+
+
 def _tune(worker: drive.Drive, cell: Cell, results: Results, progress: Progress) -> bool:
-    while runs := [run for run in rates.wanted(cell, validation(results)) if run.key not in worker.failed]:
+    while runs := [run for run in rates.wanted(cell, results.score) if run.key not in worker.failed]:
         progress.begin(runs, results)
         if not worker.carry_out(runs):
             return False
     return not worker.failed
-
-
-def validation(results: Results) -> rates.Score:
-    """Scores of finished runs, as the search for rates asks for them."""
-
-    def score(run: Run) -> float | None:
-        found = results.get(run)
-        return None if found is None else found.mean
-
-    return score
 
 
 def _main(results: Results, cells: Sequence[Cell], progress: Progress) -> list[Run]:
@@ -71,7 +65,7 @@ def _main(results: Results, cells: Sequence[Cell], progress: Progress) -> list[R
     runs = []
     for seed in SEEDS:
         for cell in cells:
-            found = rates.chosen(cell, validation(results))
+            found = rates.chosen(cell, results.score)
             if found is None:
                 if seed == SEEDS[0]:
                     progress.say(f"left out, its rates are not tuned yet: {cell}")
@@ -81,26 +75,45 @@ def _main(results: Results, cells: Sequence[Cell], progress: Progress) -> list[R
 
 
 def _others(results: Results, progress: Progress) -> list[Run]:
-    found = rates.chosen(OTHERS, validation(results))
+    found = rates.chosen(OTHERS, results.score)
     if found is None:
         progress.say("left out, the rates are not tuned yet: other rules and codecs")
         return []
+    return sorted(_supported(others(found["shared"]), progress), key=lambda run: run.seed)
+
+
+def _defaults(results: Results, progress: Progress) -> list[Run]:
+    """In the data-poor cells: the usual job, and one thing changed at a time."""
     runs: list[Run] = []
+    for cell in CELLS:
+        found = rates.chosen(cell, results.score) if cell.poor else None
+        runs += defaults.wanted(cell, found["shared"]) if found is not None else []
+    return _supported(runs, progress)
+
+
+def _supported(runs: Iterable[Run], progress: Progress) -> list[Run]:
+    """What this version can carry out; what it cannot is told once."""
+    kept: list[Run] = []
     told: set[str] = set()
-    for run in others(found["shared"]):
-        why = refusal(run)
+    for run in runs:
+        why, name = refusal(run), f"{run.rule}, {run.codec}"
         if why is None:
-            runs.append(run)
-        elif (name := f"{run.rule}, {run.codec}") not in told:
+            kept.append(run)
+        elif name not in told:
             told.add(name)
-            progress.say(f"left out, this version does not have it: {name}")
-    return sorted(runs, key=lambda run: run.seed)
+            progress.say(f"left out, a job of this version refuses it: {name}: {why}")
+    return kept
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.value", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, about in (("tune", "search for learning rates, on validation rows"), ("run", "carry out what has no result yet")):
+    abouts = {
+        "tune": "search for learning rates, on validation rows",
+        "defaults": "try local steps and weightings, on validation rows",
+        "run": "carry out what has no result yet",
+    }
+    for name, about in abouts.items():
         command = commands.add_parser(name, help=about)
         command.add_argument("--budget", type=float, metavar="SECONDS", help="stop in time; what is missing is run another day")
         command.add_argument("--workers", type=int, default=2, help="processes, one thread each (default: 2)")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.figures import table
-from benchmarks.value import compared, plot, rates
+from benchmarks.value import compared, defaults, plot, rates
 from benchmarks.value.compared import CellFigures, Other, signed
 from benchmarks.value.data import ROOT, sizes
 from benchmarks.value.intervals import MEAN
@@ -49,7 +49,7 @@ def markdown(figures: Sequence[CellFigures], others: Sequence[Other], results: R
         lines += ["", *_cell(one)]
     if others:
         lines += ["", *_others(others)]
-    return [*lines, "", *_tuned(results), ""]
+    return [*lines, *_defaults(results), "", *_tuned(results), ""]
 
 
 def _missing(figures: Sequence[CellFigures]) -> list[str]:
@@ -113,6 +113,25 @@ def _others(others: Sequence[Other]) -> list[str]:
     ]
     columns = ("rule", "codec", "seeds", "mean over tasks", "change against `mean`, `float32`", "worst task", "update of a child")
     return ["### Other rules and codecs", "", f"In one cell ({CELLS[0]}).", "", *table(columns, rows)]
+
+
+def _defaults(results: Results) -> list[str]:
+    """Local steps and weightings, on validation rows."""
+    rows = []
+    for cell in CELLS:
+        found = rates.chosen(cell, results.score) if cell.poor else None
+        tried = defaults.tried(results, cell, found["shared"]) if found is not None else []
+        for one in tried:
+            assert one.run.rounds is not None, "a shared run has rounds"
+            steps = str(one.run.steps // one.run.rounds)
+            change = f"{100 * (one.mean - tried[0].mean):+.1f}"
+            scores = [f"{one.task(task):.3f}" for task in TASKS]
+            rows.append([str(cell), f"`{one.run.rule}`", str(one.run.rounds), steps, *scores, f"{one.mean:.3f}", change])
+    if not rows:
+        return []
+    columns = ("cell", "rule", "rounds", "steps a round", *TASKS, "mean", "change")
+    about = "On the validation rows of two draws that the study does not use; one thing changed at a time, the usual job first."
+    return ["", "### Local steps and weighting", "", about, "", *table(columns, rows)]
 
 
 def _tuned(results: Results) -> list[str]:

@@ -76,6 +76,11 @@ class Results:
     def get(self, run: Run) -> Result | None:
         return self.found.get(run.key)
 
+    def score(self, run: Run) -> float | None:
+        """The mean over tasks; None: it was not run yet."""
+        found = self.get(run)
+        return None if found is None else found.mean
+
     def add(self, run: Run, outcome: Mapping[str, Any]) -> Result:
         """Write a finished run down.
 

@@ -1,6 +1,6 @@
 """Whether this version of the product has what a run asks for."""
 
-from benchmarks.value.study import Run
+from benchmarks.value.study import PLACES, Run
 from master.jobs import JobSpec
 
 
@@ -17,7 +17,8 @@ def job(run: Run) -> JobSpec:
         "threads": 1,
     }
     table = {"encoder": "value", "rounds": run.rounds, "rule": run.rule, "codec": run.codec, "seed": run.seed, "training": training}
-    quiet = {"report": [], "final_report": [], "keep_rounds": 1}  # rows are scored afterwards, one by one
+    children = {"wanted": len(PLACES), "least": len(PLACES)}
+    quiet = {"report": [], "final_report": [], "keep_rounds": 1, "children": children}  # rows are scored afterwards, one by one
     return JobSpec.model_validate(table | quiet)
 
 
@@ -28,5 +29,6 @@ def refusal(run: Run) -> str | None:
     try:
         job(run)
     except ValueError as error:
-        return str(error).splitlines()[-1]
+        lines = [line.strip() for line in str(error).splitlines() if "further information" not in line]
+        return lines[-1]
     return None

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.value import compared, drive, rates, report
+from benchmarks.value import compared, defaults, drive, rates, report
 from benchmarks.value.answers import ask
 from benchmarks.value.bench import Bench, Kept
 from benchmarks.value.data import ROOT, draw, sizes, truths
@@ -321,6 +321,22 @@ def test_a_rule_that_is_not_there_is_told_and_the_plain_ones_are() -> None:
     assert refusal(run) is None and refusal(replace(run, rule="mean_by_task", codec="bf16")) is None
     assert refusal(replace(run, rule="no_such_rule")) and refusal(replace(run, codec="no_such_codec"))
     assert len({run.key for run in others(RATES)}) == len(list(others(RATES)))
+
+
+def test_defaults_are_changed_one_thing_at_a_time(tmp_path: Path) -> None:
+    """Each job differs from the usual one in one field at most, its steps stay, and it is told once all its seeds are there."""
+    runs = defaults.wanted(CELLS[0], RATES)
+    usual = make("shared", CELLS[0], 0, RATES, "validation").table()
+    for run in runs:
+        changed = {name for name, value in run.table().items() if value != usual[name]} - {"seed"}
+        assert len(changed) <= 1 and run.steps % (run.rounds or 0) == 0 and run.split == "validation"
+    results = Results(tmp_path / "results.jsonl")
+    jobs = len(runs) // len(defaults.SEEDS)
+    for number, run in enumerate(runs[: jobs + 2]):
+        results.add(run, outcome(0.5 + 0.01 * number))
+    told = defaults.tried(results, CELLS[0], RATES)
+    assert [one.run.rule for one in told] == ["mean", runs[1].rule]
+    assert told[0].mean == pytest.approx(0.5 + 0.01 * jobs / 2)
 
 
 # -- the processes -----------------------------------------------------------------------------------------------------
