@@ -8,8 +8,10 @@ from datetime import datetime
 from pathlib import Path
 
 from child import policy
+from child.control import Control
 from child.home import ChildHome, keep_newest
 from child.machine import describe
+from child.references import References
 from child.registry import Registry
 from child.sets import SetCache
 from child.settings import ChildSettings
@@ -215,6 +217,7 @@ class Child:
     def _train(self, message: InitialSet, attachment: bytes | None, store: PrivateStore) -> Mapping[str, object]:
         """Train on the initial set; the update's file and the private state are on disk when this returns."""
         started = time.perf_counter()
+        server = None if message.control is None else self.sets.get(message.control, None, message.control_token, None)
         base_path = self.sets.get(message.base, message.delta, message.token, attachment)
         store.note_set(message.base.digest)
         encoder = self.site.encoder(message.encoder)
@@ -227,20 +230,25 @@ class Child:
             encoder.load_shared(base.read)
             private = store.load()
             load_heads(tasks, private)
+            control = Control(message.job, server, private) if plan.corrected else None
             trained = train(
                 encoder,
                 tasks,
                 plan,
                 private,
+                correction=control.correction(encoder) if control else None,
                 clock=self.clock,
                 lease=self.settings.batch_lease,
                 stopping=self.stopping,
                 progress=self.progress,
             )
+            after = trained.private
+            if control is not None:
+                after = control.kept(after, encoder, base.read, trained.steps * plan.learning_rate)
             with store.owed(message.job) as owed:
                 update = self._write(message, encoder, base, trained, time.perf_counter() - started, owed)
                 with self._left(update, encoder, base, owed) as left:
-                    store.save((message.job, message.round, message.base.digest), trained.private, update.table(), left)
+                    store.save((message.job, message.round, message.base.digest), after, update.table(), left)
         keep_newest(self.home.updates, KEPT_UPDATES, {update.digest})
         return update.table()
 
@@ -269,6 +277,7 @@ class Child:
             applied=dict(trained.applied),
             losses=dict(trained.losses),
             seconds=seconds,
+            steps=trained.steps,
         )
 
     @contextmanager
@@ -287,20 +296,23 @@ class Child:
         path = self.sets.get(message.target, message.delta, message.token, attachment)
         store.note_set(message.target.digest)
         scores: list[Score] = []
+        alone: tuple[Score, ...] = ()
         if self.settings.policy.report:
             encoder = self.site.encoder(message.encoder)
             with SetFile(path) as target:
                 encoder.load_shared(target.read)
-            names = [task.task for task in self._count(message.encoder.type, message.tasks)[0]]
-            tasks = self.site.tasks(encoder, self.registry.of_type(message.encoder.type, tuple(names)), None)
+            rows = {task.task: task.samples for task in self._count(message.encoder.type, message.tasks)[0]}
+            tasks = self.site.tasks(encoder, self.registry.of_type(message.encoder.type, tuple(rows)), None)
             load_heads(tasks, store.load())
             scores = self.site.scores(encoder, tasks, message.splits)
+            alone = References(self.home, message.encoder.name).beside(scores, rows)
         return Report(
             job=message.job,
             round=message.round,
             child=self.name,
             target=message.target.digest,
             scores=tuple(scores),
+            alone=alone,
             seconds=time.perf_counter() - started,
         )
 

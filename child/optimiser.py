@@ -32,9 +32,17 @@ class LocalStore:
 
     :param shared: trainable parameters by name; changed in place.
     :param heads: by task.
+    :param correction: what is added to the gradients of the shared parameters, by name.
     """
 
-    def __init__(self, plan: Plan, shared: Mapping[str, nn.Parameter], heads: Mapping[str, nn.Module]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        shared: Mapping[str, nn.Parameter],
+        heads: Mapping[str, nn.Module],
+        correction: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self._correction = correction or {}
         self.plan, self.step = plan, 0
         self.shared = dict(shared)
         for parameter in self.shared.values():
@@ -51,6 +59,9 @@ class LocalStore:
         for name, grad in gradient.shared.items():
             pull = self.plan.prox * (self.shared[name] - self._anchor[name]) if self._anchor else 0.0
             self.shared[name].grad = grad + pull if self._anchor else grad
+        for name, correction in self._correction.items():  # also where this batch has no gradient
+            grad_now = self.shared[name].grad
+            self.shared[name].grad = correction.clone() if grad_now is None else grad_now + correction
         for name, grad in gradient.head.items():
             head[name].grad = grad
         touched = [p for p in (*self.shared.values(), *head.values()) if p.grad is not None]

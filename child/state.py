@@ -105,8 +105,10 @@ class PrivateStore:
             self.commit()
 
     def commit(self, job: str | None = None, number: int | None = None) -> None:
-        """Make the pending generation the committed one; with `job` and `number` only if it is of that round."""
-        if self.pending is not None and (job is None or self.pending.key[:2] == (job, number)):
+        """Make the pending generation the committed one; with `job` and `number` only if it is of that round or an earlier one."""
+        if self.pending is None:
+            return
+        if job is None or (self.pending.key[0] == job and number is not None and self.pending.key[1] <= number):
             self._point(self.pending, None)
 
     @contextmanager

@@ -46,6 +46,7 @@ class Trained:
     samples: Mapping[str, int]  # distinct samples applied, by task
     applied: Mapping[str, int]  # deliveries: steps x batch
     losses: Mapping[str, float]  # mean loss by task
+    steps: int
     private: Private
 
 
@@ -56,6 +57,7 @@ def train(
     private: Private,
     *,
     clock: Clock,
+    correction: Mapping[str, Tensor] | None = None,
     lease: float = 3600.0,
     stopping: Callable[[], bool] = lambda: False,
     progress: Callable[[int, str, float], None] = lambda step, task, loss: None,
@@ -63,11 +65,12 @@ def train(
     """Train an encoder that holds the initial set, for `plan.steps` batches.
 
     :param private: heads, moments and data order to go on from; heads are loaded into `tasks` by `load_heads` before.
+    :param correction: what is added to the gradients of the shared parameters, by name.
     :param lease: seconds a step may take.
     :param stopping: asked after each step; true ends the round early, with what it has come to.
     :raises TrainingFailed: a loss is not finite, memory ran out, or a step took too long.
     """
-    store = LocalStore(plan, encoder.shared_parameters(), {name: task.head for name, task in tasks.items()})
+    store = LocalStore(plan, encoder.shared_parameters(), {name: task.head for name, task in tasks.items()}, correction)
     for name in tasks:
         store.load_head_moments(name, tensors_of(private, f"{name}/moments/"))
     lines, queue = _lines(tasks, plan, private, clock, lease)
@@ -90,6 +93,7 @@ def train(
         samples={task: len(samples) for task, samples in seen.items()},
         applied={task: queue.counts(task).applied for task in seen},
         losses={task: float(np.mean(values)) for task, values in losses.items()},
+        steps=store.step,
         private=_keep(private, tasks, store, lines, queue, plan),
     )
 
@@ -135,7 +139,7 @@ def _keep(
     plan: Plan,
 ) -> Private:
     """The private state after the round: what was trained now, beside what other tasks left."""
-    tensors = {name: array for name, array in before.tensors.items() if name.split("/", 1)[0] not in tasks}
+    tensors = {name: array for name, array in before.tensors.items() if name.split("/", 1)[0] not in tasks and name[0] != "@"}
     for name, task in tasks.items():
         tensors |= {f"{name}/head/{key}": as_array(value) for key, value in task.head.state_dict().items()}
         tensors |= {f"{name}/moments/{key}": as_array(value) for key, value in store.head_moments(name).items()}

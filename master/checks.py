@@ -35,6 +35,14 @@ def check_confirmation(confirmation: Confirmation, *, child: str, job: str, numb
         raise RefusedValue(Reason.NO_SAMPLES, "a confirmation should count at least one sample, found none.")
 
 
+def check_speaks(confirmation: Confirmation, least: int) -> None:
+    """:raises RefusedValue: `wire`: the child is too old for what the job asks."""
+    if confirmation.speaks[1] < least:
+        raise RefusedValue(
+            Reason.WIRE, f"the child should speak wire version {least} for the job's rule, found up to {confirmation.speaks[1]}."
+        )
+
+
 def check_update(update: Update, *, child: str, expected: Expected) -> None:
     """What can be told from the message alone.
 

@@ -11,8 +11,9 @@ from master.blobs import BlobStore
 from master.jobs import JobSpec
 from master.ledger_reader import JobReader
 from master.publish import Target, publish
-from master.records import Memory, Round
+from master.records import Memory, RecordedUpdate, Round
 from master.rules import Contribution, Parameters, Rule, State
+from master.sharing.directions import directions
 from trunkline.codecs import Decoder
 from trunkline.messages import Update
 from trunkline.sets import SetFile, write_rows
@@ -39,22 +40,26 @@ class Outcome:
 
 
 @contextmanager
-def opened(blobs: BlobStore, rounds: JobReader, round_: Round) -> Iterator[Inputs]:
+def opened(blobs: BlobStore, rounds: JobReader, round_: Round, spec: JobSpec) -> Iterator[Inputs]:
     """Open what a round's fusion depends on.
 
     :raises NotFound: a file is not kept any more.
     :raises DamagedFile: a base that updates are added to is not what its digest says.
     """
     with ExitStack() as files:
-        base = files.enter_context(blobs.open_set(round_.base))
-        contributions, verified = [], False
+        bases = {round_.base: files.enter_context(blobs.open_set(round_.base))}
+        verified: set[str] = set()
+        contributions = []
         for row in sorted(rounds.updates(round_.number), key=lambda row: row.child):
             update = Update.of_table(row.update)
+            if update.base not in bases:  # a buffered round takes updates of earlier ones
+                bases[update.base] = files.enter_context(blobs.open_set(update.base))
+            base = bases[update.base]
             decoder = Decoder(files.enter_context(blobs.open_set(update.digest)), update.codec, base)
-            if decoder.adds and not verified:  # a byte that went bad on the disk would be in every later set
-                blobs.verify(round_.base)
-                verified = True
-            contributions.append(Contribution(row.child, update.samples, update.applied, Parameters(base.spec, decoder.read)))
+            if update.base not in verified and (decoder.adds or update.base != round_.base):
+                blobs.verify(update.base)  # a byte that went bad on the disk would be in every later set
+                verified.add(update.base)
+            contributions.append(_contribution(rounds, round_, row, update, base, decoder, spec))
         before = rounds.closed_before(round_.number)
         state = residual = None
         if before is not None and before.rule_state is not None:
@@ -62,7 +67,23 @@ def opened(blobs: BlobStore, rounds: JobReader, round_: Round) -> Iterator[Input
             state = State(Parameters(file.spec, file.read), (before.notes or {}).get("state", {}))
         if before is not None and before.residual is not None:
             residual = files.enter_context(blobs.open_set(before.residual))
-        yield Inputs(round_, base, tuple(contributions), state, residual)
+        yield Inputs(round_, bases[round_.base], tuple(contributions), state, residual)
+
+
+def _contribution(
+    rounds: JobReader, round_: Round, row: RecordedUpdate, update: Update, base: SetFile, decoder: Decoder, spec: JobSpec
+) -> Contribution:
+    """One recorded update as a rule sees it."""
+    stale = 0 if update.round == round_.number else rounds.fused_between(update.round, round_.number)
+    return Contribution(
+        child=row.child,
+        samples=update.samples,
+        applied=update.applied,
+        parameters=Parameters(base.spec, decoder.read),
+        base=None if update.base == round_.base else Parameters(base.spec, base.read),
+        staleness=stale,
+        rate=update.steps * spec.training.learning_rate or None,
+    )
 
 
 def fuse(blobs: BlobStore, spec: JobSpec, inputs: Inputs, rule: Rule | None = None) -> Outcome:
@@ -85,4 +106,7 @@ def fuse(blobs: BlobStore, spec: JobSpec, inputs: Inputs, rule: Rule | None = No
             written = Parameters(file.spec, file.read)
         target = publish(blobs, inputs.round.base, inputs.base, fused.target(written), spec.codec)
     notes = {"rule": dict(fused.notes)} | ({"state": dict(fused.state.notes)} if fused.state else {})
+    with blobs.open_set(target.digest) as made:
+        look = directions(base, inputs.contributions, Parameters(made.spec, made.read))
+    notes |= {"tasks": look} if look else {}
     return Outcome(target, fused.weights, Memory(rule_state=digest, notes=notes))

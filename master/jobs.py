@@ -106,6 +106,9 @@ class JobSpec(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         rule, wanted = self.fuse_rule, self.children
+        for part in rule.parts:
+            if (objection := part.objection(self)) is not None:
+                raise ValueError(objection)
         certain = wanted.least_updates or wanted.least
         if rule.least > certain:
             raise ValueError(
@@ -124,4 +127,5 @@ class JobSpec(Section):
             done_steps=(number - 1) * self.training.steps,
             warmup_steps=int(self.training.warmup * total),
             seed=self.seed,
+            corrected=self.fuse_rule.corrects,
         )

@@ -58,6 +58,24 @@ class JobReader(Part):
         """The newest round before one that came to a target: what that one starts from."""
         return next((one for one in reversed(self.rounds()) if one.number < number and one.target is not None), None)
 
+    def fused_between(self, first: int, last: int) -> int:
+        """Rounds that came to a target from one up to before another."""
+        return sum(one.target is not None and first <= one.number < last for one in self.rounds())
+
+    def training(self) -> list[tuple[int, Member]]:
+        """Members of any round who have neither sent an update nor been refused one for it, with the number of that round."""
+        members, updates, refusals = schema.members, schema.updates, schema.refusals
+        sent = sa.exists().where(
+            updates.c.job == members.c.job, updates.c.origin == members.c.round, updates.c.child == members.c.child
+        )
+        refused = sa.exists().where(
+            refusals.c.job == members.c.job, refusals.c.round == members.c.round, refusals.c.child == members.c.child
+        )
+        query = sa.select(members).where(members.c.job == self.job_id, members.c.state == "member", ~sent, ~refused)
+        with self._db.read() as connection:
+            rows = connection.execute(query.order_by(members.c.round)).mappings().all()
+        return [(row["round"], record(Member, row)) for row in rows]
+
     def members(self, number: int) -> list[Member]:
         """Every child that answered the instruction, in the order of names, with what became of it."""
         return [record(Member, row) for row in self._of_round(schema.members, number)]

@@ -70,8 +70,10 @@ class JobLedger(Pen):
                 connection, "confirmation", number, child, {"accepted": accepted, "reason": row["reason"], "detail": row["detail"]}
             )
 
-    def fix_members(self, number: int, children: Sequence[str]) -> Round:
+    def fix_members(self, number: int, children: Sequence[str], *, none: bool = False) -> Round:
         """Fix who takes part; the round is training from here on. Those who confirmed but are not taken are left out.
+
+        :param none: whether the list may be empty, because others are still training from an earlier round.
 
         :raises Conflict: it is fixed already with another list, is empty, or names a child that did not confirm.
         """
@@ -82,36 +84,44 @@ class JobLedger(Pen):
             fixed = {child for child, state in answers.items() if state == "member"}
             if fixed == chosen and chosen:
                 return self._round(connection, number)
+            if none and not chosen and self._round(connection, number).state == "training":
+                return self._round(connection, number)
             self._in_state(connection, number, "a list of members", "instructing")
             strangers = sorted(child for child in chosen if answers.get(child) != "confirmed")
-            if strangers or not chosen:
+            if strangers or not (chosen or none):
                 raise Conflict(f"the members of round {number} should be children that confirmed, found {strangers or 'none'}.")
             confirmed = sa.and_(here, table.c.state == "confirmed")
             take = table.update().where(confirmed, table.c.child == sa.bindparam("taken")).values(state="member")
-            connection.execute(take, [{"taken": child} for child in sorted(chosen)])
+            if chosen:
+                connection.execute(take, [{"taken": child} for child in sorted(chosen)])
             connection.execute(table.update().where(confirmed).values(state="left_out"))
             self._set_round(connection, number, "training")
             self._event(connection, "round.members", number, None, {"children": sorted(chosen)})
             return self._round(connection, number)
 
-    def record_update(self, number: int, child: str, update: Mapping[str, Any], digest: str, size: int) -> None:
+    def record_update(
+        self, number: int, child: str, update: Mapping[str, Any], digest: str, size: int, origin: int | None = None
+    ) -> None:
         """Record an update that was checked, and whose file is stored.
+
+        :param origin: the round whose initial set it was trained from; None: the same.
 
         :raises Conflict: the child is no member, has an update recorded already, or the round takes no more.
         """
         with self._write() as connection:
             self._in_state(connection, number, "an update", "training")
-            member = self._find(connection, schema.members, number, child)
+            origin = number if origin is None else origin
+            member = self._find(connection, schema.members, origin, child)
             if member is None or member["state"] != "member":
-                raise Conflict(f"an update of round {number} should come from a member, found {child!r}.")
+                raise Conflict(f"an update of round {origin} should come from a member, found {child!r}.")
             if self._find(connection, schema.updates, number, child) is not None:
                 raise Conflict(f"child {child!r} should send one update in round {number}, found one recorded already.")
             here = sa.and_(schema.updates.c.job == self.job_id, schema.updates.c.round == number)
             arrival = 1 + connection.execute(sa.select(sa.func.count()).where(here)).scalar_one()
             row = {"update": dict(update), "digest": digest, "size": size, "forgotten": False, "at": self._clock.now()}
-            row |= {"arrival": arrival}
+            row |= {"arrival": arrival, "origin": origin}
             self._put(connection, schema.updates, number, child, row, known=False)
-            self._event(connection, "update.accepted", number, child, {"digest": digest, "size": size})
+            self._event(connection, "update.accepted", number, child, {"digest": digest, "size": size, "origin": origin})
 
     def refuse_update(self, number: int, child: str, reason: str, detail: str, data: Mapping[str, Any] | None = None) -> None:
         """Record that something from a child was refused, and why; a child may have several, also after the round has ended."""

@@ -120,6 +120,7 @@ class RecordedUpdate:
     forgotten: bool  # its file may be gone
     at: float
     arrival: int | None = None  # the how-manieth of its round, from 1
+    origin: int | None = None  # the round whose initial set it was trained from
 
 
 @dataclass(frozen=True, slots=True)

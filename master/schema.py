@@ -147,6 +147,7 @@ updates = Table(
     Column("forgotten", Boolean(create_constraint=False), nullable=False),  # its file may be gone
     Column("at", Double, nullable=False),
     Column("arrival", Integer),  # the how-manieth of its round, from 1
+    Column("origin", Integer),  # the round whose initial set it was trained from
     _of_round(),
 )
 

@@ -40,6 +40,7 @@ class Reason(StrEnum):
     SENDER = "sender"  # not a member of the round, or speaks for somebody else
     DUPLICATE = "duplicate"
     LATE = "late"
+    STALE = "stale"  # trained from a version that is too old by now
     ROUND = "round"  # belongs to another round or job
     COUNT = "count"  # sample counts do not fit the confirmation
     SIZE = "size"

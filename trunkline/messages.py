@@ -21,10 +21,10 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, ValidationError
 
 from trunkline.errors import Reason, RefusedValue, WireVersionMismatch
-from trunkline.values import Count, Decay, Digest, Finite, Name, Optimizer, Precision, Seconds, Split, Transfer, Value
+from trunkline.values import Count, Decay, Digest, Finite, Name, Optimizer, Precision, Seconds, Split, Transfer, Value, since
 
 WIRE_OLDEST = 1
-WIRE_NEWEST = 1
+WIRE_NEWEST = 2
 
 
 def common_version(
@@ -116,6 +116,7 @@ class Plan(Value):
     precision: Precision = "float32"
     threads: Annotated[int, Field(ge=1)] | None = None  # None: the child's setting
     seed: Count = 0
+    corrected: bool = Field(default=False, json_schema_extra=since(2))  # SCAFFOLD: gradients are corrected by control variates
 
 
 class DeltaRef(Value):
@@ -218,6 +219,8 @@ class InitialSet(Message):
     tasks: tuple[Name, ...] = ()
     delta: DeltaRef | None = None
     token: str  # to fetch the base set (or the delta): this child, this round, this digest
+    control: SetRef | None = Field(default=None, json_schema_extra=since(2))  # the server's control variate, `c/NAME`; None: zero
+    control_token: str = Field(default="", json_schema_extra=since(2))  # to fetch it
     upload_token: str  # to send one update: this child, this round
 
 
@@ -236,6 +239,7 @@ class Update(Message):
     applied: dict[Name, Count]  # deliveries: steps x batch, by task
     losses: dict[Name, Finite]  # mean training loss by task
     seconds: Seconds
+    steps: Count = Field(default=0, json_schema_extra=since(2))  # batches applied, over all tasks; 0: not told
 
 
 class ReportRequest(Message):
@@ -264,6 +268,7 @@ class Report(Message):
     target: Digest
     scores: tuple[Score, ...]
     seconds: Seconds
+    alone: tuple[Score, ...] = Field(default=(), json_schema_extra=since(2))  # what the child reached training by itself
 
 
 class Failure(Message):

@@ -50,9 +50,6 @@ Transfer = Literal["blob", "inline"]
 Precision = Literal["float32", "bf16", "auto"]
 """Of the forward pass; `auto` is bf16 where that is fast."""
 
-RuleName = Literal["mean", "mean_by_task"]
-"""How updates are fused, see `master.rules`; named here so that a job that asks for another is refused before it starts."""
-
 Optimizer = Literal["adamw", "sgd"]
 
 Decay = Literal["none", "linear"]

@@ -1,7 +1,10 @@
 """Instruction and confirmation: every child that can be reached is asked; who has samples and is willing becomes a member."""
 
+from collections.abc import Collection
+
 from master import checks
 from master.phases.play import Play, expect
+from master.phases.training import busy
 from master.records import Round
 from trunkline.clock import Deadline
 from trunkline.errors import DeadlineExceeded, Reason, RefusedValue
@@ -17,9 +20,10 @@ def instruct(job: Play, round_: Round) -> Round:
     waiting = Deadline(job.clock, wanted.wait_seconds, f"{wanted.least} confirmations of round {round_.number}")
     pause = 0.5
     while True:
-        accepted = _ask(job, round_)
-        if len(accepted) >= wanted.least:
-            job.pen.fix_members(round_.number, sorted(accepted))
+        still = busy(job, round_)  # their updates count in this round or a later one
+        accepted = _ask(job, round_, still)
+        if len(accepted) + len(still) >= wanted.least:
+            job.pen.fix_members(round_.number, sorted(accepted), none=bool(still))
             return job.again(round_)
         if waiting.over():
             raise _too_few(job, round_, waiting)
@@ -35,14 +39,16 @@ def _too_few(job: Play, round_: Round, waiting: Deadline) -> DeadlineExceeded:
     )
 
 
-def _ask(job: Play, round_: Round) -> set[str]:
-    """Ask once those who have not confirmed yet; return who has by now, at most the preset number."""
-    wanted = job.spec.children.wanted
+def _ask(job: Play, round_: Round, still: Collection[str]) -> set[str]:
+    """Ask once those who have not confirmed yet and are not training; return who has by now, at most the preset number."""
+    most = job.spec.children.wanted
+    wanted = None if most is None else max(0, most - len(still))
     accepted = {member.child for member in job.pen.members(round_.number) if member.state == "confirmed"}
     if wanted is not None and len(accepted) >= wanted:
         return set(sorted(accepted)[:wanted])
     instruction = Instruction(**job.training_terms(round_, job.version(round_.base)))
-    asked: dict[str, Message] = {child: instruction for child in job.link.children() if child not in accepted}
+    free = [child for child in job.link.children() if child not in accepted and child not in still]
+    asked: dict[str, Message] = dict.fromkeys(free, instruction)
     deadline = Deadline(job.clock, job.spec.children.confirm_seconds, f"the confirmations of round {round_.number}")
     silent = set(asked)
     for child, answer, _ in job.exchange(round_, Confirmation, asked, deadline):
@@ -63,7 +69,9 @@ def _accept(job: Play, round_: Round, child: str, answer: Message) -> bool:
     """Check one answer and write it down, as a confirmation or as a refusal."""
     body = answer.table() if isinstance(answer, Confirmation) else {}
     try:
-        checks.check_confirmation(expect(Confirmation, answer), child=child, job=job.id, number=round_.number)
+        confirmation = expect(Confirmation, answer)
+        checks.check_confirmation(confirmation, child=child, job=job.id, number=round_.number)
+        checks.check_speaks(confirmation, job.least_wire)
     except RefusedValue as error:
         job.pen.record_confirmation(round_.number, child, body, accepted=False, reason=error.reason, detail=error.message)
         return False

@@ -13,7 +13,7 @@ def fuse(job: Play, round_: Round) -> Round:
     if len(updates) < least:
         job.pen.skip_round(round_.number, f"{len(updates)} of at least {least} updates")
         return job.again(round_)
-    with fusion.opened(job.blobs, job.pen, round_) as inputs:
+    with fusion.opened(job.blobs, job.pen, round_, job.spec) as inputs:
         try:
             made = fusion.fuse(job.blobs, job.spec, inputs)
         except TooFewChildren as error:

@@ -1,6 +1,6 @@
 """One job as its phases see it, and the few things they share."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -69,34 +69,53 @@ class Play:
         return {
             **self.terms(round_),
             "base": self.set_ref(base),
-            "plan": self.spec.plan(self.fused() + 1),
+            "plan": self.spec.plan(self.fused(round_) + 1),
             "codec": self.spec.codec,
         }
+
+    @property
+    def least_wire(self) -> int:
+        """The oldest wire version in which the job's rule can be told to a child."""
+        return 2 if self.spec.fuse_rule.corrects else 1
 
     def version(self, digest: str) -> Version:
         return self.ledger.version_by_digest(digest, self.encoder.name)
 
+    def control(self, round_: Round) -> SetRef | None:
+        """The server's control variate that a round starts from, where its rule has one."""
+        before = self.pen.closed_before(round_.number) if self.spec.fuse_rule.corrects else None
+        if before is None or before.rule_state is None:
+            return None
+        return SetRef(digest=before.rule_state, size=self.blobs.size(before.rule_state), version=before.version or 0)
+
     def set_ref(self, version: Version) -> SetRef:
         return SetRef(digest=version.digest, size=version.size, version=version.number)
 
-    def fused(self) -> int:
-        """Rounds fused so far: schedules count over these, not over rounds that were skipped."""
-        return sum(round_.state == "closed" for round_ in self.pen.rounds())
+    def fused(self, before: Round) -> int:
+        """Rounds fused before one: schedules count over these, not over rounds that were skipped."""
+        return sum(one.state == "closed" and one.number < before.number for one in self.pen.rounds())
 
     def members(self, round_: Round) -> dict[str, Member]:
         """The round's members by name, once they are fixed."""
         return {member.child: member for member in self.pen.members(round_.number) if member.state == "member"}
 
     def exchange(
-        self, round_: Round, wanted: type[Message], messages: Mapping[str, Message], deadline: Deadline
+        self,
+        round_: Round,
+        wanted: type[Message],
+        messages: Mapping[str, Message],
+        deadline: Deadline,
+        others: Collection[int] = (),
     ) -> Iterator[tuple[str, Message, bytes | None]]:
         """Send, and give each answer as it arrives, but for those to an earlier phase, which come too late to count.
 
         Where parameters travel inside the messages, they are attached here.
+
+        :param others: earlier rounds whose answers are not too late.
         """
         outgoing = {child: Outgoing(message, self._attachment(message)) for child, message in messages.items()}
         for child, answer, attachment in self.link.exchange(outgoing, deadline):
-            if not self._late(round_, wanted, child, answer):
+            if getattr(answer, "round", None) in others or not self._late(round_, wanted, child, answer):
                 yield child, answer, attachment
 
     def _late(self, round_: Round, wanted: type[Message], child: str, answer: Message) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 from master import checks
 from master.phases.play import Play, confirmation_of, expect
 from master.records import Member, Round
+from master.sharing.history import hurt_in
 from master.stopping import RoundScores, reason_to_stop, score_round
 from trunkline.clock import Deadline
 from trunkline.errors import RefusedValue
@@ -21,6 +22,8 @@ def report(job: Play, round_: Round) -> Round:
     reason = _why_stop(job, round_)
     if reason is not None:
         _collect(job, round_, job.spec.final_report)
+    for loss in hurt_in(job.pen, round_, job.spec.rounds, last=reason is not None):
+        job.pen.event("task.hurt", round=round_.number, data=loss.table())
     job.pen.close_round(round_.number, reason or "")
     return job.again(round_)
 
@@ -39,20 +42,30 @@ def _why_stop(job: Play, round_: Round) -> str | None:
 
 def _collect(job: Play, round_: Round, splits: Iterable[str]) -> None:
     """Ask the members for scores on splits they have not reported yet, and record what comes in time."""
-    known = {row.child: Report.of_table(row.report).scores for row in job.pen.reports(round_.number)}
+    known = {row.child: Report.of_table(row.report) for row in job.pen.reports(round_.number)}
     seconds = job.spec.children.report_seconds
     asked: dict[str, Message] = {}
-    for child, member in job.members(round_).items():
-        missing = [split for split in splits if split not in {score.split for score in known.get(child, ())}]
+    for child, member in _reporters(job, round_).items():
+        told = {score.split for score in known[child].scores} if child in known else set()
+        missing = [split for split in splits if split not in told]
         if missing:
             asked[child] = _request(job, round_, member, missing, seconds)
     deadline = Deadline(job.clock, seconds, f"the reports of round {round_.number}")
     for child, answer, _ in job.exchange(round_, Report, asked, deadline):
         try:
-            _record(job, round_, child, expect(Report, answer), known.get(child, ()))
+            _record(job, round_, child, expect(Report, answer), known.get(child))
         except RefusedValue as error:
             data = {"reason": error.reason, "detail": error.message}
             job.pen.event("report.refused", round=round_.number, child=child, data=data)
+
+
+def _reporters(job: Play, round_: Round) -> dict[str, Member]:
+    """Who tests the target set: the members; in a buffered round those who are free, because their update is in."""
+    if job.spec.fuse_rule.buffered is None:
+        return job.members(round_)
+    origins = {row.child: row.origin or round_.number for row in job.pen.updates(round_.number)}
+    members = {(number, member.child): member for number in set(origins.values()) for member in job.pen.members(number)}
+    return {child: members[number, child] for child, number in origins.items()}
 
 
 def _request(job: Play, round_: Round, member: Member, splits: list[str], seconds: float) -> ReportRequest:
@@ -64,9 +77,17 @@ def _request(job: Play, round_: Round, member: Member, splits: list[str], second
     return ReportRequest(**job.terms(round_), **asked)
 
 
-def _record(job: Play, round_: Round, child: str, report: Report, known: Iterable[Score]) -> None:
+def _record(job: Play, round_: Round, child: str, report: Report, known: Report | None) -> None:
     """Check a report and keep it together with what the child has reported before."""
     checks.check_report(report, child=child, job=job.id, number=round_.number, target=round_.target or "")
-    asked = {(score.task, score.split) for score in report.scores}
-    merged = [score for score in known if (score.task, score.split) not in asked] + list(report.scores)
-    job.pen.record_report(round_.number, child, report.model_copy(update={"scores": tuple(merged)}).table())
+    if known is not None:
+        scores, alone = _merged(known.scores, report.scores), _merged(known.alone, report.alone)
+        report = report.model_copy(update={"scores": scores, "alone": alone})
+    job.pen.record_report(round_.number, child, report.table())
+
+
+def _merged(known: Iterable[Score], scores: Iterable[Score]) -> tuple[Score, ...]:
+    """What was told before, and what is told now in its place or beside it."""
+    newest = tuple(scores)
+    asked = {(score.task, score.split) for score in newest}
+    return (*(score for score in known if (score.task, score.split) not in asked), *newest)

@@ -1,80 +1,125 @@
 """Initial set and update: only members get the set, and what they answer is checked and written down as it arrives."""
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from master import checks
 from master.phases.play import GRACE, Play, confirmation_of, expect
-from master.records import Member, Round, Version
+from master.phases.training import Seat, seats
+from master.records import Round
 from trunkline.clock import Deadline
 from trunkline.errors import Reason, RefusedValue
-from trunkline.messages import InitialSet, Message, Update
+from trunkline.messages import InitialSet, Message, SetRef, Update
 
 UPLOAD_MARGIN = 1 << 16
 """Bytes that an update's header may take beyond its tensors."""
 
 
 def train(job: Play, round_: Round) -> Round:
-    """Send the initial set to the members; take updates until all, or enough, are in, or the deadline is over."""
-    members = job.members(round_)
+    """Send the initial set to whoever trains; take updates until all, or enough, are in, or the deadline is over."""
+    training = seats(job, round_)
     recorded = {update.child for update in job.pen.updates(round_.number)}
     failed: set[str] = set()
-    enough = min(job.spec.children.close_at or len(members), len(members))
+    enough = _enough(job, len(training | dict.fromkeys(recorded)))
     seconds = job.spec.children.update_seconds
     deadline = Deadline(job.clock, seconds, f"the updates of round {round_.number}")
-    version = job.version(round_.base)
-    terms = job.training_terms(round_, version)
-    asked: dict[str, Message] = {
-        child: _initial_set(job, round_, member, version, terms, seconds)
-        for child, member in members.items()
-        if child not in recorded
-    }
-    expected = _expected(job, round_, members, recorded)
+    waited = {child: seat for child, seat in training.items() if child not in recorded}
+    asked = _initial_sets(job, waited, seconds)
+    incoming = _Incoming(job, round_, training, recorded)
     if len(recorded) < enough:
-        for child, answer, attachment in job.exchange(round_, Update, asked, deadline):
-            if _record(job, round_, expected, child, answer, attachment):
+        origins = {seat.round.number for seat in training.values()}
+        for child, answer, attachment in job.exchange(round_, Update, asked, deadline, origins):
+            if incoming.record(child, answer, attachment):
                 recorded.add(child)
             elif child in asked and child not in recorded:
                 failed.add(child)
-            if len(recorded) >= enough or len(recorded | failed) >= len(members):
+            if len(recorded) >= enough or not set(waited) - recorded - failed:
                 break
-    for child in sorted(set(members) - recorded - failed):
-        job.pen.refuse_update(round_.number, child, Reason.SILENT, "no update before the round closed")
+    if job.spec.fuse_rule.buffered is None:  # else they train on
+        for child in sorted(set(training) - recorded - failed):
+            job.pen.refuse_update(round_.number, child, Reason.SILENT, "no update before the round closed")
     job.pen.close_updates(round_.number)
     return job.again(round_)
 
 
-def _initial_set(job: Play, round_: Round, member: Member, version: Version, terms: dict[str, Any], seconds: float) -> InitialSet:
-    delta, token = job.opening(member.child, round_, version, set(confirmation_of(member).holds), seconds)
-    limit = 2 * version.size + UPLOAD_MARGIN
-    upload = job.gate.issue(member.child, job.id, round_.number, version.digest, "up", limit, seconds + GRACE)
-    return InitialSet(**terms, child=member.child, delta=delta, token=token, upload_token=upload)
+def _enough(job: Play, most: int) -> int:
+    """Updates that close the round, of at most so many."""
+    buffered = job.spec.fuse_rule.buffered
+    return min((buffered.size if buffered else job.spec.children.close_at) or most, most)
 
 
-def _expected(job: Play, round_: Round, members: dict[str, Member], recorded: set[str]) -> checks.Expected:
-    """What every answer of the round is held against; `recorded` grows while they come in."""
-    return checks.Expected(
-        job=job.id,
-        round=round_.number,
-        base=round_.base,
-        codec=job.spec.codec,
-        confirmed={name: {task.task: task.samples for task in confirmation_of(member).tasks} for name, member in members.items()},
-        recorded=recorded,
-    )
+def _initial_sets(job: Play, waited: Mapping[str, Seat], seconds: float) -> dict[str, Message]:
+    """The set for each child, by round looked up once."""
+    rounds = {seat.round.number: seat.round for seat in waited.values()}
+    versions = {number: job.version(round_.base) for number, round_ in rounds.items()}
+    terms = {number: job.training_terms(round_, versions[number]) for number, round_ in rounds.items()}
+    controls = {number: job.control(round_) for number, round_ in rounds.items()}
+    messages: dict[str, Message] = {}
+    for child, seat in waited.items():
+        number, version = seat.round.number, versions[seat.round.number]
+        delta, token = job.opening(child, seat.round, version, set(confirmation_of(seat.member).holds), seconds)
+        limit = 2 * version.size + UPLOAD_MARGIN
+        upload = job.gate.issue(child, job.id, number, version.digest, "up", limit, seconds + GRACE)
+        control = controls[number]
+        messages[child] = InitialSet(
+            **terms[number],
+            child=child,
+            delta=delta,
+            token=token,
+            upload_token=upload,
+            control=control,
+            control_token=_control_token(job, child, seat.round, control, seconds),
+        )
+    return messages
 
 
-def _record(job: Play, round_: Round, expected: checks.Expected, child: str, answer: Message, attachment: bytes | None) -> bool:
-    """Check one answer and write it down, as an update or as a refusal."""
-    try:
-        update = expect(Update, answer)
-        checks.check_update(update, child=child, expected=expected)
-        if attachment is not None and job.blobs.add_bytes(attachment) != update.digest:
-            raise RefusedValue(Reason.DIGEST, "the attachment should have the digest that the update names, found another.")
-        if not job.blobs.has(update.digest):
-            raise RefusedValue(Reason.TRANSFER, f"the bytes of {update.digest[:12]} should have arrived before the update.")
-        with job.blobs.open_set(round_.base) as base:
-            checks.check_file(update, job.blobs.path(update.digest), base)
-    except RefusedValue as error:
-        job.pen.refuse_update(round_.number, child, error.reason, error.message)
-        return False
-    job.pen.record_update(round_.number, child, update.table(), update.digest, update.size)
-    return True
+def _control_token(job: Play, child: str, round_: Round, control: SetRef | None, seconds: float) -> str:
+    if control is None:
+        return ""
+    return job.gate.issue(child, job.id, round_.number, control.digest, "down", control.size, seconds + GRACE)
+
+
+@dataclass
+class _Incoming:
+    """Checks answers and writes them down; `recorded` grows while they come in."""
+
+    job: Play
+    round: Round
+    training: Mapping[str, Seat]
+    recorded: set[str]
+    _expected: dict[int, checks.Expected] = field(default_factory=dict)  # by the round whose set was trained
+
+    def record(self, child: str, answer: Message, attachment: bytes | None) -> bool:
+        """Write one answer down, as an update or as a refusal; tell which."""
+        job = self.job
+        seat = self.training.get(child)
+        origin = seat.round if seat is not None else self.round
+        try:
+            update = expect(Update, answer)
+            checks.check_update(update, child=child, expected=self._expect(origin))
+            if attachment is not None and job.blobs.add_bytes(attachment) != update.digest:
+                raise RefusedValue(Reason.DIGEST, "the attachment should have the digest that the update names, found another.")
+            if not job.blobs.has(update.digest):
+                raise RefusedValue(Reason.TRANSFER, f"the bytes of {update.digest[:12]} should have arrived before the update.")
+            with job.blobs.open_set(origin.base) as base:
+                checks.check_file(update, job.blobs.path(update.digest), base)
+        except RefusedValue as error:
+            job.pen.refuse_update(origin.number, child, error.reason, error.message)
+            return False
+        job.pen.record_update(self.round.number, child, update.table(), update.digest, update.size, origin.number)
+        return True
+
+    def _expect(self, origin: Round) -> checks.Expected:
+        if origin.number not in self._expected:
+            seats = {child: seat for child, seat in self.training.items() if seat.round.number == origin.number}
+            self._expected[origin.number] = checks.Expected(
+                job=self.job.id,
+                round=origin.number,
+                base=origin.base,
+                codec=self.job.spec.codec,
+                confirmed={
+                    child: {task.task: task.samples for task in confirmation_of(seat.member).tasks} for child, seat in seats.items()
+                },
+                recorded=self.recorded,
+            )
+        return self._expected[origin.number]

@@ -7,16 +7,23 @@ from master.rules.adagrad import Adagrad
 from master.rules.adam import Adam
 from master.rules.buffers import Buffers
 from master.rules.bulyan import Bulyan
+from master.rules.cagrad import CAGrad
 from master.rules.chain import Rule, read_rule
 from master.rules.clip import Clip
+from master.rules.fedbuff import FedBuff
+from master.rules.flower import Flower
 from master.rules.geometric_median import GeometricMedian
+from master.rules.imtl_g import IMTLG
 from master.rules.krum import Krum
 from master.rules.mean import Mean, MeanByTask
 from master.rules.median import Median
 from master.rules.momentum import Momentum
 from master.rules.multi_krum import MultiKrum
+from master.rules.pcgrad import PCGrad
 from master.rules.rule import Contribution, Fused, Parameters, Part, State
+from master.rules.scaffold import Scaffold
 from master.rules.trimmed_mean import TrimmedMean
+from master.rules.upgrad import UPGrad
 from master.rules.yogi import Yogi
 from master.rules.zero_outliers import ZeroOutliers
 
@@ -29,12 +36,19 @@ _KINDS: tuple[type[Part], ...] = (
     Krum,
     MultiKrum,
     Bulyan,
+    Flower,
+    FedBuff,
+    UPGrad,
+    PCGrad,
+    CAGrad,
+    IMTLG,
     Clip,
     ZeroOutliers,
     Momentum,
     Adam,
     Yogi,
     Adagrad,
+    Scaffold,
 )
 
 PARTS: Mapping[str, type[Part]] = MappingProxyType({kind.name: kind for kind in _KINDS})

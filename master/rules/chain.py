@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from master.rules.buffers import Buffers
+from master.rules.fedbuff import FedBuff
 from master.rules.mean import Mean
 from master.rules.rule import Combine, Combined, Contribution, Filter, Fused, Parameters, Part, State, Step
 from trunkline.choices import parse
@@ -26,13 +27,23 @@ class Rule:
 
     def __str__(self) -> str:
         """The canonical word. The mean is left out where a step or a filter implies it."""
-        plain = self.combine == Mean() and self.step is not None
+        plain = self.step is not None and self.combine == _usual(self.step)
         middle = () if plain else (self.combine,)
         return "+".join(str(part) for part in (*self.filters, *middle, *((self.step,) if self.step else ())))
 
     @property
     def parts(self) -> tuple[Part, ...]:
         return (*self.filters, self.combine, *((self.step,) if self.step else ()))
+
+    @property
+    def buffered(self) -> FedBuff | None:
+        """How rounds are buffered, where they do not wait for everybody."""
+        return self.combine.buffered
+
+    @property
+    def corrects(self) -> bool:
+        """Whether its state goes to the children, who correct their gradients by it."""
+        return self.step is not None and self.step.corrects
 
     @property
     def least(self) -> int:
@@ -94,6 +105,11 @@ class _Finish:
         return Parameters(self.base.spec, read)
 
 
+def _usual(step: Step | None) -> Combine:
+    """How updates are combined where the word does not say."""
+    return Mean() if step is None else Mean.model_validate({"by": step.weighs})
+
+
 def read_rule(text: str, kinds: Mapping[str, type[Part]]) -> Rule:
     """Read a rule from its word.
 
@@ -109,4 +125,4 @@ def read_rule(text: str, kinds: Mapping[str, type[Part]]) -> Rule:
             f"`rule` should be filters, at most one way to combine, then at most one step, found {text[:200]!r}.",
             hint="For example clip:norm=1+median+adam; `trunkline rule list` says which is which.",
         )
-    return Rule(tuple(filters), combines[0] if combines else Mean(), steps[0] if steps else None)
+    return Rule(tuple(filters), combines[0] if combines else _usual(steps[0] if steps else None), steps[0] if steps else None)

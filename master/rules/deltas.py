@@ -94,9 +94,10 @@ def weighted_movement(base: Parameters, updates: Sequence[Contribution], factors
     taken = [(update, factors[update.child]) for update in updates if factors[update.child] != 0]
 
     def read(name: str, rows: slice) -> Matrix:
-        total = np.zeros_like(rows_of(base, name, rows))
+        start = rows_of(base, name, rows)
+        total = np.zeros_like(start)
         for update, factor in taken:
             total += factor * moved(update, base, name, rows)
-        return np.asarray(rows_of(base, name, rows) + total)
+        return np.where(total == 0, start, start + total)  # what nobody moved stays as it is, also a negative zero
 
     return read

@@ -16,7 +16,7 @@ Legend: n children, T tasks, d elements of a row slice.
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,10 @@ from numpy.typing import NDArray
 from trunkline.choices import Choice
 from trunkline.codecs import Read
 from trunkline.tensors import SetSpec
+
+if TYPE_CHECKING:
+    from master.jobs import JobSpec
+    from master.rules.fedbuff import FedBuff
 
 Matrix = NDArray[np.float64]
 
@@ -90,6 +94,16 @@ class Part(Choice):
         """Fewest updates it can work with."""
         return 1
 
+    def objection(self, job: "JobSpec") -> str | None:
+        """What a job should be to go with this part, and is not: `KEY should be …, found …`."""
+        return None
+
+    def check_installed(self) -> None:
+        """Asked where the rounds are fused, when a job is started there.
+
+        :raises SpecError: a library that this part needs is not there.
+        """
+
 
 class Filter(Part):
     """Looks at updates before they are combined."""
@@ -102,7 +116,10 @@ class Filter(Part):
 class Combine(Part):
     """Brings the updates to one value."""
 
-    most_stale: ClassVar[int] = 0
+    @property
+    def buffered(self) -> "FedBuff | None":
+        """How rounds are buffered, where they do not wait for everybody."""
+        return None
 
     @abstractmethod
     def combine(self, base: Parameters, updates: Sequence[Contribution], most: float) -> Combined:
@@ -115,6 +132,12 @@ class Combine(Part):
 
 class Step(Part):
     """What the server does with the combined value."""
+
+    weighs: ClassVar[str] = "samples"
+    """What children count by where the rule does not say how they are combined."""
+
+    corrects: ClassVar[bool] = False
+    """Whether its state goes to the children, who correct their gradients by it."""
 
     @abstractmethod
     def remember(self, base: Parameters, updates: Sequence[Contribution], combined: Combined, state: State | None) -> State:

@@ -19,7 +19,7 @@ FIELDS = {
     "class EncoderRef(Value):": "weight: Count = 5",
     "class Request(Message):": "urgent: bool = True",
 }
-"""What wire version 2 of the other release adds: a field each to messages, and to values deep inside them and inside greetings."""
+"""What wire version 3 of the other release adds: a field each to messages, and to values deep inside them and inside greetings."""
 
 
 def another_release(folder: Path, oldest: int, newest: int) -> Path:
@@ -32,11 +32,10 @@ def another_release(folder: Path, oldest: int, newest: int) -> Path:
     _replace(folder / "trunkline" / "__init__.py", "__version__ = ", f'__version__ = "{VERSION}"  # ')
     messages = folder / "trunkline" / "messages.py"
     _replace(messages, "WIRE_OLDEST = 1\n", f"WIRE_OLDEST = {oldest}\n")
-    _replace(messages, "WIRE_NEWEST = 1\n", f"WIRE_NEWEST = {newest}\n")
-    _replace(messages, "from trunkline.values import ", "from trunkline.values import since, ")
+    _replace(messages, "WIRE_NEWEST = 2\n", f"WIRE_NEWEST = {newest}\n")
     for head, field in FIELDS.items():
         name, _, default = field.partition(" = ")
-        _replace(messages, head, f"{head}\n    {name} = Field(default={default}, json_schema_extra=since(2))\n")
+        _replace(messages, head, f"{head}\n    {name} = Field(default={default}, json_schema_extra=since(3))\n")
     return folder
 
 

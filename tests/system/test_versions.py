@@ -25,7 +25,7 @@ BOTH = {"wanted": 2, "least": 2}
 
 @dataclass
 class Releases:
-    """A master and amy of this release, ben of the next, which speaks both wire versions; `alien` speaks the new one alone."""
+    """A master and amy of this release, ben of the next, which speaks one wire version more; `alien` speaks that one alone."""
 
     made: Cluster
     next: Path
@@ -80,7 +80,7 @@ class Releases:
 def releases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Releases]:
     folder = tmp_path_factory.mktemp("versions")
     with cluster(folder, {"amy": 60}) as made:
-        found = Releases(made, another_release(folder / "next", 1, 2), another_release(folder / "alien", 2, 2))
+        found = Releases(made, another_release(folder / "next", 1, 3), another_release(folder / "alien", 3, 3))
         assert (done := found.child(found.next, "enrol", "--token", found.invite("ben"), *found.home("ben"))).returncode == 0, done
         words = ["--task", "sentiment", "--text", "text", "--label", "label", "--batch-size", "8"]
         data = write_reviews(folder / "ben.csv", 80, 1)
@@ -98,7 +98,7 @@ def mismatch(said: str, theirs: str, ours: str) -> None:
 
 
 def test_a_newer_child_talks_to_an_older_master_in_the_version_they_share(releases: Releases) -> None:
-    assert (releases.node("amy")["speaks"], releases.node("ben")["speaks"]) == ([1, 1], [1, 2])
+    assert (releases.node("amy")["speaks"], releases.node("ben")["speaks"]) == ([1, 2], [1, 3])
     assert releases.play(**BOTH) == {"amy", "ben"}
     done = releases.child(releases.next, "request", "--encoder", "tiny", "--output", "json", *releases.home("ben"))
     assert done.returncode == 0, done.stderr + done.stdout
@@ -108,9 +108,9 @@ def test_a_newer_child_talks_to_an_older_master_in_the_version_they_share(releas
 def test_without_a_common_version_a_child_does_not_get_in_and_both_sides_say_so(releases: Releases) -> None:
     done = releases.child(releases.alien, "enrol", "--token", releases.invite("eve"), *releases.home("eve"))
     assert (done.returncode, done.stdout) == (4, "")
-    mismatch(done.stderr, "2 to 2 at the child", "1 to 1")
+    mismatch(done.stderr, "3 to 3 at the child", "1 to 2")
     assert len(done.stderr.strip().splitlines()) == 1
-    assert "found 2 to 2 at the child" in releases.log("master")
+    assert "found 3 to 3 at the child" in releases.log("master")
     assert not (releases.made.folder / "eve" / "identity.json").exists()
 
 
@@ -125,9 +125,9 @@ def test_a_child_that_was_upgraded_too_far_ends_and_says_why(releases: Releases)
     releases.start_ben()
     made.wait("ben to greet", lambda: releases.greeted("ben", boot), 90.0)
     assert (done.returncode, done.stdout) == (4, "")
-    mismatch(done.stderr, "2 to 2 at child 'ben'", "1 to 1")
+    mismatch(done.stderr, "3 to 3 at child 'ben'", "1 to 2")
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [done.stderr.splitlines()[-1]]
-    assert "found 2 to 2 at child 'ben'" in releases.log("master")
+    assert "found 3 to 3 at child 'ben'" in releases.log("master")
 
 
 def test_a_newer_master_goes_on_with_an_older_child_and_with_one_that_is_no_child_of_its_version(releases: Releases) -> None:
@@ -138,8 +138,8 @@ def test_a_newer_master_goes_on_with_an_older_child_and_with_one_that_is_no_chil
     assert {name: releases.node(name)["boot"] for name in boots} == boots, "neither child had to start again"
     releases.master(releases.alien)
     assert made.children["amy"].wait(120) == 4
-    mismatch(releases.log("amy"), "1 to 1 at child 'amy'", "2 to 2")
-    assert "found 1 to 1 at child 'amy'" in releases.log("master")
+    mismatch(releases.log("amy"), "1 to 2 at child 'amy'", "3 to 3")
+    assert "found 1 to 2 at child 'amy'" in releases.log("master")
     assert releases.play(least=1) == {"ben"}, "the others go on"
 
 
@@ -149,13 +149,13 @@ def test_the_admin_s_command_line_tells_both_versions(releases: Releases, capsys
     place = ["--url", f"https://127.0.0.1:{made.ports[0]}", "--ca", str(home.tls / "ca.pem")]
     assert admin_main(["version", "--output", "json", *place, "--token-file", str(home.secrets / "admin.token")]) == 0
     told = json.loads(capsys.readouterr().out)["data"]
-    assert (told["trunkline"], told["master"]) == (__version__, {"version": VERSION, "wire": [2, 2]})
+    assert (told["trunkline"], told["master"]) == (__version__, {"version": VERSION, "wire": [3, 3]})
     assert admin_main(["encoder", "list", "--output", "json", *place, "--token-file", str(home.secrets / "admin.token")]) == 0
 
 
 def test_an_api_of_another_version_is_told_from_a_call_that_is_wrong(releases: Releases, tmp_path: Path) -> None:
     """Given a release whose API is v2, When its child enrols here, Then it is told the versions, not that something is missing."""
-    future = another_release(tmp_path / "future", 1, 2)
+    future = another_release(tmp_path / "future", 1, 3)
     for path in (future / "child" / "api.py", future / "trunkline" / "https.py"):
         text = path.read_text(encoding="utf-8")
         assert '"/v1/' in text

@@ -14,9 +14,11 @@ def upgrade() -> None:
     op.add_column("rounds", sa.Column("residual", sa.String(length=64), nullable=True))
     op.add_column("rounds", sa.Column("notes", sa.JSON(), nullable=True))
     op.add_column("updates", sa.Column("arrival", sa.Integer(), nullable=True))
+    op.add_column("updates", sa.Column("origin", sa.Integer(), nullable=True))
 
 
 def downgrade() -> None:
+    op.drop_column("updates", "origin")
     op.drop_column("updates", "arrival")
     op.drop_column("rounds", "notes")
     op.drop_column("rounds", "residual")

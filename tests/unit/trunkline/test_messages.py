@@ -168,10 +168,10 @@ def test_a_newer_side_writes_what_an_older_one_reads() -> None:
 
 @pytest.mark.parametrize("message", EXAMPLES[:-1], ids=lambda message: message.kind)
 def test_a_message_in_a_version_that_is_not_spoken_is_named(message: Message) -> None:
-    with pytest.raises(WireVersionMismatch, match="the wire version should be 1 to 1, found 2"):
-        decode(message.encode(2))
+    with pytest.raises(WireVersionMismatch, match="the wire version should be 1 to 2, found 3"):
+        decode(message.encode(3))
     with pytest.raises(WireVersionMismatch, match="found 0"):
-        decode(message.encode().replace('"wire":1', '"wire":0'))
+        decode(message.encode().replace('"wire":2', '"wire":0'))
 
 
 def test_a_failure_is_understood_in_any_version() -> None:
