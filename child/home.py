@@ -10,6 +10,7 @@ encoders/MANIFEST/              files of an encoder (config, tokenizer, frozen w
 sets/DIGEST                     parameter sets from the master; the newest few are kept
 updates/DIGEST                  what was trained and sent, so that it can be sent again
 private/ENCODER/                heads, their optimiser state and the data order, in generations
+alone/ENCODER.json              what tasks scored when this site trained alone, to compare with
 cache/                          samples as token ids, read once
 logs/
 """
@@ -85,6 +86,10 @@ class ChildHome:
     @property
     def private(self) -> Path:
         return self.folder / "private"
+
+    @property
+    def alone(self) -> Path:
+        return self.folder / "alone"
 
     @property
     def cache(self) -> Path:

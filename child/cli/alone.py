@@ -26,8 +26,15 @@ def alone(
     max_length: Annotated[int | None, Option(metavar="N", help="Tokens.")] = None,
     seed: Annotated[int | None, Option(metavar="N")] = None,
     every: Annotated[int | None, Option(metavar="N", help="Steps between two looks at the validation scores.")] = None,
+    keep: Annotated[
+        bool, Option("--keep/--no-keep", show_default=False, help="Whether the scores are kept here and told with later rounds.")
+    ] = True,
 ) -> Result:
-    """Train a copy of an encoder on this site's own samples only, and score it: what there would be without the others."""
+    """Train a copy of an encoder on this site's own samples only, and score it: what there would be without the others.
+
+    The scores are kept, and told the master with those of later rounds, so that it can see whether sharing helps; --no-keep leaves
+    what was kept before.
+    """
     if not 0 <= warmup <= 1:
         raise UsageError(f"`--warmup` should be a share from 0 to 1, found {warmup:g}.")
     if every is not None and every < 1:
@@ -36,6 +43,7 @@ def alone(
     if not (encoder / DECLARATION).is_file():
         hint = "Make one: trunkline encoder create NAME --from MODEL --keep FOLDER --no-send."
         raise NotFound(f"`--encoder` should be the folder of an encoder, found none at {encoder}.", hint=hint)
+    from child.references import References
     from child.registry import Registry
     from tasks.declared import read_spec
     from trunkline.messages import Plan
@@ -52,8 +60,9 @@ def alone(
         "seed": seed,
     }
     plan = build(Plan, {key: value for key, value in said.items() if value is not None}, "the plan")
-    kind = read_spec(encoder).type
-    specs = Registry(home).of_type(kind, task)
+    declared, registry = read_spec(encoder), Registry(home)
+    kind = declared.type
+    specs = registry.of_type(kind, task)
     if not specs:
         raise SampleError(f"a task of type {kind!r} should be declared here, found none{' of these names' if task else ''}.")
     from child import alone as training
@@ -65,5 +74,7 @@ def alone(
         console.note(f"step {step}: " + ", ".join(f"{score.task} {score.metric} {score.value:.3f}" for score in scores))
 
     scores = training.run(home, settings(home), encoder, plan, specs, every=every, told=told)
+    if keep:
+        References(home, declared.name).keep(scores, {spec.name: registry.count(spec)["train"] for spec in specs}, steps)
     rows = [score.table() for score in scores]
     return Result({"steps": steps, "scores": rows}, table(rows, ("task", "split", "metric", "value", "samples")))

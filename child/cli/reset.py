@@ -31,7 +31,7 @@ def reset(
     here().confirm(f"Forget {what} in {home.folder}?")
     lock = Lock(home.lock, "child")  # never under a running child
     try:
-        everything = [home.private, home.sets, home.updates, home.encoders, home.cache]
+        everything = [home.private, home.sets, home.updates, home.encoders, home.cache, home.alone]
         paths = everything if encoder is None else [home.private / encoder]
         paths += [home.identity, home.key, home.ca, home.node] if identity else []
         gone = [path for path in paths if path.exists()]

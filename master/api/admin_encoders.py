@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 
 from master.api.answers import Free, Number, body_of, table
@@ -10,6 +10,7 @@ from master.api.files import Files
 from master.api.parts import Parts
 from master.jobs import MOST
 from master.records import Encoder, Version
+from master.sharing.history import picture
 from trunkline.api import BlobFile
 from trunkline.errors import NotFound, SpecError
 from trunkline.messages import Digest, Name, Value
@@ -33,7 +34,7 @@ class Rollback(Value):
 
 
 def routes(parts: Parts, files: Files) -> APIRouter:
-    """Encoders: list, create, show, versions, diff, rollback."""
+    """Encoders: list, create, show, versions, diff, conflicts, rollback."""
     router = APIRouter()
     ledger, limit = parts.ledger, parts.settings.max_body_bytes
 
@@ -68,6 +69,11 @@ def routes(parts: Parts, files: Files) -> APIRouter:
         """Two versions, for the CLI to fetch and compare: comparing 2.5 GB is no work for a request."""
         pair = {"old": table(ledger.version(name, old)), "new": table(ledger.version(name, new))}
         return pair | {"shared": ledger.encoder(name).shared}
+
+    @router.get("/encoders/{name}/conflicts")
+    def conflicts(name: str, rounds: Annotated[int, Query(ge=1, le=1_000)] = 10) -> dict[str, Any]:
+        """How its tasks get on with each other, from the newest rounds."""
+        return picture(ledger, name, rounds)
 
     @router.post("/encoders/{name}/rollback")
     def rollback(name: str, body: Annotated[Rollback, Depends(body_of(Rollback, limit))]) -> dict[str, Any]:
