@@ -11,10 +11,13 @@ from starlette.concurrency import run_in_threadpool
 from master.api.answers import Free, Number, body_of, table
 from master.api.parts import Parts
 from master.jobs import JobSpec
-from master.records import Event, Job, JobState
+from master.ledger_reader import JobReader
+from master.records import Event, Job, JobState, Round
+from master.sharing.history import gains_of, hurt_in
 from trunkline.errors import NotFound, SpecError
 from trunkline.messages import Name, Value
 from trunkline.settings import explain
+from trunkline.values import SPLITS
 
 LOOK_SECONDS = 0.2
 """How often a long poll looks into the ledger; rounds are written by another process."""
@@ -57,6 +60,8 @@ def routes(parts: Parts) -> APIRouter:
     @router.post("/jobs", status_code=201)
     def start(body: Annotated[StartJob, Depends(body_of(StartJob, limit))]) -> dict[str, Any]:
         spec = job_spec(body.spec)
+        for part in spec.fuse_rule.parts:
+            part.check_installed()
         job, new = ledger.start_job(spec.encoder, spec.model_dump(mode="json"), name=body.name, key=body.key)
         parts.actions.wake(job.id)
         return {"job": table(job), "new": new}
@@ -101,8 +106,15 @@ def routes(parts: Parts) -> APIRouter:
 
 
 def _job(parts: Parts, job: Job) -> dict[str, Any]:
-    """A job with its rounds in short."""
-    return table(job) | {"rounds": [table(one) for one in parts.ledger.reader(job.id).rounds()]}
+    """A job with its rounds in short, and the tasks that sharing hurt in the newest one that was reported on."""
+    reader = parts.ledger.reader(job.id)
+    rounds = reader.rounds()
+    closed = [one for one in rounds if one.state == "closed"]
+    return table(job) | {"rounds": [table(one) for one in rounds], "hurt": _hurt(reader, job, closed[-1]) if closed else []}
+
+
+def _hurt(reader: JobReader, job: Job, round_: Round) -> list[dict[str, Any]]:
+    return [loss.table() for loss in hurt_in(reader, round_, int(job.spec.get("rounds", 1)))]
 
 
 def _move(parts: Parts, job_id: str, state: JobState, reason: str) -> dict[str, Any]:
@@ -112,7 +124,7 @@ def _move(parts: Parts, job_id: str, state: JobState, reason: str) -> dict[str, 
 
 
 def _round(parts: Parts, job: Job, number: int) -> dict[str, Any]:
-    """A round with its members, updates and their weights, refusals with their reason codes, and reports."""
+    """A round with its members, updates and their weights, refusals with their reason codes, reports, and what tasks gained."""
     ledger = parts.ledger.reader(job.id)
     round_ = ledger.round(number)
     if round_ is None:
@@ -124,6 +136,8 @@ def _round(parts: Parts, job: Job, number: int) -> dict[str, Any]:
         "weights": weights,
         "refusals": table(ledger.refusals(number)),
         "reports": table(ledger.reports(number)),
+        "gains": [gain.table() for split in SPLITS for gain in gains_of(ledger, number, split)],
+        "hurt": _hurt(ledger, job, round_),
     }
 
 
