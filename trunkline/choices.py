@@ -4,8 +4,8 @@ A choice is a frozen value whose fields are its options. In a file, a message an
 options that are at their default are left out, the others stand in the order of the class.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import ClassVar, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, Self, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
@@ -30,6 +30,27 @@ class Choice(Section):
         ]
         return ":".join([self.name, ",".join(changed)]) if changed else self.name
 
+    @classmethod
+    def of_options(cls, parts: Sequence[str], what: str) -> Self:
+        """Read what stands after the colon, cut at the commas.
+
+        :param what: the key that a person wrote it under, for the error.
+        :raises SpecError: no such option, or a value that it cannot have.
+        """
+        options = pairs(parts, f"`{what}` {cls.name}")
+        for key in options:
+            if key not in cls.model_fields:
+                known = ", ".join(cls.model_fields) or "none"
+                raise SpecError(f"the options of `{what}` {cls.name} should be among {known}, found {key[:80]!r}.")
+        try:
+            return cls.model_validate(options)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            at = ".".join(str(part) for part in first["loc"])
+            found = f", found {options[at][:80]!r}" if at in options else ""
+            where = f"`{what}` {cls.name}: `{at}`" if at else f"`{what}` {cls.name}"
+            raise SpecError(f"{where} is wrong: {first['msg'].removeprefix('Value error, ')}{found}.") from None
+
 
 def parse(text: str, kinds: Mapping[str, type[Chosen]], what: str) -> Chosen:
     """Read `NAME` or `NAME:KEY=VALUE,KEY=VALUE`.
@@ -41,24 +62,22 @@ def parse(text: str, kinds: Mapping[str, type[Chosen]], what: str) -> Chosen:
     name, colon, rest = (piece.strip() for piece in text.partition(":"))
     if name not in kinds:
         raise SpecError(f"`{what}` should be one of {', '.join(kinds)}, found {name[:80]!r}.")
-    kind = kinds[name]
-    known = ", ".join(kind.model_fields) or "none"
+    return kinds[name].of_options(rest.split(",") if colon else [], what)
+
+
+def pairs(parts: Iterable[str], where: str) -> dict[str, str]:
+    """Options as a person writes them.
+
+    :param where: what they are options of, for the error.
+    :raises SpecError: one is no KEY=VALUE, or stands twice.
+    """
     options: dict[str, str] = {}
-    for part in rest.split(",") if colon else ():
+    for part in parts:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not key or key in options:
-            raise SpecError(f"the options of `{what}` {name} should be KEY=VALUE, each once, found {part[:80]!r}.")
-        if key not in kind.model_fields:
-            raise SpecError(f"the options of `{what}` {name} should be among {known}, found {key[:80]!r}.")
+            raise SpecError(f"the options of {where} should be KEY=VALUE, each once, found {part[:80]!r}.")
         options[key] = value
-    try:
-        return kind.model_validate(options)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        at = ".".join(str(part) for part in first["loc"])
-        found = f", found {options[at][:80]!r}" if at in options else ""
-        where = f"`{what}` {name}: `{at}`" if at else f"`{what}` {name}"
-        raise SpecError(f"{where} is wrong: {first['msg'].removeprefix('Value error, ')}{found}.") from None
+    return options
 
 
 def options_of(kind: type[Choice]) -> Iterator[tuple[str, str, str, str]]:
