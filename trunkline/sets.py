@@ -9,6 +9,7 @@ import json
 import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -156,7 +157,8 @@ class SetFile:
 
     def close(self) -> None:
         """Unmap. Arrays handed out before are copies, so none is left dangling."""
-        self._map.close()
+        with suppress(BufferError):  # an error's traceback holds what was lent; the map goes with it
+            self._map.close()
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self.spec))
@@ -174,6 +176,19 @@ class SetFile:
         flat = np.frombuffer(self._map, dtype=dtype, count=count, offset=start).copy() if count else np.empty(0, dtype)
         self._forget(start, count * dtype.itemsize)
         return flat.reshape((rows.stop - rows.start, *spec.shape[1:])) if spec.shape else flat.reshape(())
+
+    @contextmanager
+    def lent(self, name: str, rows: slice) -> Iterator[Array]:
+        """What `read` gives, to look at within the block only: a view of the file, without a copy where it lies well."""
+        spec = self.spec[name]
+        dtype = DTYPES[spec.dtype]
+        start, count = self._start[name] + rows.start * spec.row * dtype.itemsize, (rows.stop - rows.start) * spec.row
+        if not count or start % dtype.itemsize:
+            yield self.read(name, rows)
+            return
+        flat = np.frombuffer(self._map, dtype=dtype, count=count, offset=start)
+        yield flat.reshape((rows.stop - rows.start, *spec.shape[1:])) if spec.shape else flat.reshape(())
+        self._forget(start, count * dtype.itemsize)
 
     def _forget(self, start: int, length: int) -> None:
         first = start - start % mmap.PAGESIZE

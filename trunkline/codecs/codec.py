@@ -42,7 +42,7 @@ class Codec(Choice):
 
     @abstractmethod
     def decode(self, tensor: TensorSpec, part: Read, rows: slice) -> NDArray[np.float32]:
-        """Rows of the difference: as many elements, in any shape."""
+        """Rows of the difference: as many elements, in any shape, in an array that is the caller's to change."""
 
     def check(self, name: str, tensor: TensorSpec, part: Read) -> None:
         """Look at what shapes and dtypes do not tell, before anything is decoded.

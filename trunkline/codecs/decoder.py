@@ -48,16 +48,23 @@ class Decoder:
         """Rows of the decoded tensor, in its own dtype."""
         if name not in self.ranks and name not in self._coded:
             return self.wire.read(name, rows)
-        tensor, base = self.spec[name], self.base.read(name, rows)
+        tensor = self.spec[name]
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found by `check_finite`
-            if name in self.ranks:
-                a, b = self._product(name)
-                moved: Array = multiplied(a, b[rows])
-            else:
-                moved = self.codec.decode(tensor, self._parts_of(name), rows)
+            moved = self._moved(name, rows)
+            with self.base.lent(name, rows) as base:
+                moved = moved.reshape(base.shape)
                 if tensor.dtype == "F32":
-                    return np.add(base, moved.reshape(base.shape), out=base)
-            return narrow(widen(base, tensor.dtype) + moved.reshape(base.shape), tensor.dtype)
+                    np.add(base, moved, out=moved)
+                else:
+                    moved = widen(base, tensor.dtype) + moved
+            return moved if moved.dtype == np.float32 else narrow(moved, tensor.dtype)
+
+    def _moved(self, name: str, rows: slice) -> Array:
+        """Rows of the difference from the base, fresh: float32, or float64 of a product."""
+        if name in self.ranks:
+            a, b = self._product(name)
+            return multiplied(a, b[rows])
+        return self.codec.decode(self.spec[name], self._parts_of(name), rows)
 
     def _parts_of(self, name: str) -> Read:
         return lambda suffix, rows: self.wire.read(f"{name}{suffix}", rows)

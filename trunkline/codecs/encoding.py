@@ -62,7 +62,8 @@ def left(decoder: Decoder, new: Read, owed: Owed | None = None, without: Collect
 
     def read(name: str, rows: slice) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
-            rest = _difference(new(name, rows), decoder.read(name, rows), decoder.spec[name].dtype)
+            arrived = decoder.read(name, rows)
+            rest = _difference(new(name, rows), arrived, decoder.spec[name].dtype, out=arrived)
             if owed is not None and name in owed.spec:
                 rest += owed.read(name, rows)
         if not np.isfinite(rest).all():  # it would spoil every later round
@@ -83,7 +84,9 @@ def owed_spec(codec: Codec, spec: SetSpec, without: Collection[str] = ()) -> dic
 
 def _moved(name: str, tensor: TensorSpec, base: SetFile, new: Read, owed: Owed | None) -> Moved:
     def moved(rows: slice) -> NDArray[np.float32]:
-        difference = _difference(new(name, rows), base.read(name, rows), tensor.dtype)
+        values = new(name, rows)
+        with base.lent(name, rows) as old:
+            difference = _difference(values, old, tensor.dtype)
         if owed is not None and name in owed.spec:
             difference += owed.read(name, rows)
         return difference
@@ -95,8 +98,8 @@ def _parts_of(name: str, writer: SetWriter) -> Write:
     return lambda suffix, rows, values: writer.write(f"{name}{suffix}", rows, values)
 
 
-def _difference(new: Array, old: Array, dtype: str) -> NDArray[np.float32]:
-    """In `old`, a copy of one's own, where that is float32."""
+def _difference(new: Array, old: Array, dtype: str, out: Array | None = None) -> NDArray[np.float32]:
+    """:param out: takes the result where it is of float32."""
     if dtype == "F32":
-        return np.subtract(new, old, out=old)
+        return np.asarray(np.subtract(new, old, out=out))
     return np.asarray(widen(new, dtype) - widen(old, dtype), dtype=np.float32)

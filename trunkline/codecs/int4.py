@@ -14,9 +14,6 @@ from trunkline.tensors import TensorSpec
 LEVELS = 7
 """Whole numbers on either side of zero. They are written plus 8, so no half byte is 0."""
 
-_PAIRS = (np.stack([np.arange(256) & 15, np.arange(256) >> 4], axis=1) - 8).astype("<f4")
-"""Both whole numbers of a byte, the lower half first: `(256, 2)`."""
-
 
 class Int4(Codec):
     """The difference in steps of 1/7 of the largest in its group, two elements a byte: about 14 % of the bytes."""
@@ -57,16 +54,22 @@ def _halves(rows: slice) -> slice:
 
 
 def _pack(whole: NDArray[np.int32]) -> NDArray[np.uint8]:
-    """Whole numbers in the low bits `(rows, elements)`, two a byte; the last half byte of an odd row is that of a zero."""
-    rows, length = whole.shape
-    if length % 2:
-        whole = np.pad(whole, ((0, 0), (0, 1)))
-    small = (whole & 15) ^ 8  # two's complement of four bits, plus 8
-    pairs = np.ascontiguousarray(small).reshape(rows, -1, 2)
-    return (pairs[..., 0] | (pairs[..., 1] << 4)).astype(np.uint8)
+    """Whole numbers in the low bits `(rows, elements)`, two a byte; an odd row ends with a zero.
+
+    A half byte is two's complement of four bits, plus 8: with its upper bit turned over.
+    """
+    small = whole.astype(np.int8)
+    if small.shape[1] % 2:
+        small = np.pad(small, ((0, 0), (0, 1)))
+    pairs = small.view("<u2")
+    return ((pairs & np.uint16(0x000F)) | ((pairs >> np.uint16(4)) & np.uint16(0x00F0))).astype(np.uint8) ^ np.uint8(0x88)
 
 
 def _unpack(packed: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Whole numbers from -8 to 7, two a byte, along the last axis."""
-    pairs = np.take(_PAIRS.view(np.uint64).reshape(-1), packed)
-    return pairs.view("<f4").reshape(*packed.shape[:-1], -1)
+    pairs = packed.astype("<u2")
+    pairs |= pairs << np.uint16(4)
+    pairs &= np.uint16(0x0F0F)
+    whole = pairs.view(np.uint8).astype(np.float32)
+    whole -= np.float32(8)
+    return whole

@@ -11,7 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trunkline.errors import Reason, RefusedValue
-from trunkline.tensors import FLOATS, SetSpec, TensorSpec
+from trunkline.tensors import FLOATS, SetSpec, TensorSpec, row_slices
+
+BLOCK = 1 << 14
+"""Elements that are added up at a time: they are gone over once a rank, so they should stay in the nearest cache."""
 
 
 def multiplied(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -22,10 +25,12 @@ def multiplied(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.flo
     :param a: `(r, in)`. :param b: `(rows, r)`.
     """
     total = np.zeros((b.shape[0], a.shape[1]))
-    term = np.empty_like(total)
-    for rank in range(a.shape[0]):
-        np.multiply(b[:, rank, None], a[rank], out=term)
-        total += term
+    for rows in row_slices(TensorSpec(total.shape), BLOCK):
+        part, factor = total[rows], b[rows]
+        term = np.empty_like(part)
+        for rank in range(a.shape[0]):
+            np.multiply(factor[:, rank, None], a[rank], out=term)
+            part += term
     return total
 
 
