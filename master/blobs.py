@@ -186,7 +186,7 @@ class BlobStore:
             for path in self.folder.glob(pattern):
                 try:
                     if path.stat().st_mtime < before:
-                        path.unlink()
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
                         count += 1
                 except FileNotFoundError:
                     continue

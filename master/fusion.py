@@ -12,9 +12,10 @@ from master.jobs import JobSpec
 from master.ledger_reader import JobReader
 from master.publish import Target, publish
 from master.records import Memory, RecordedUpdate, Round
-from master.rules import Contribution, Parameters, Rule, State
+from master.rules import Contribution, Fused, Parameters, State
 from master.sharing.directions import directions
 from trunkline.codecs import Decoder
+from trunkline.errors import NotFound
 from trunkline.messages import Update
 from trunkline.sets import SetFile, write_rows
 
@@ -46,11 +47,17 @@ def opened(blobs: BlobStore, rounds: JobReader, round_: Round, spec: JobSpec) ->
     :raises NotFound: a file is not kept any more.
     :raises DamagedFile: a base that updates are added to is not what its digest says.
     """
+    rows = sorted(rounds.updates(round_.number), key=lambda row: row.child)
+    if gone := [row.child for row in rows if row.forgotten]:
+        raise NotFound(
+            f"the updates of round {round_.number} should be kept, found that those of {', '.join(gone)} are not.",
+            hint="`keep_rounds` of a job says for how many rounds they are.",
+        )
     with ExitStack() as files:
         bases = {round_.base: files.enter_context(blobs.open_set(round_.base))}
         verified: set[str] = set()
         contributions = []
-        for row in sorted(rounds.updates(round_.number), key=lambda row: row.child):
+        for row in rows:
             update = Update.of_table(row.update)
             if update.base not in bases:  # a buffered round takes updates of earlier ones
                 bases[update.base] = files.enter_context(blobs.open_set(update.base))
@@ -86,27 +93,31 @@ def _contribution(
     )
 
 
-def fuse(blobs: BlobStore, spec: JobSpec, inputs: Inputs, rule: Rule | None = None) -> Outcome:
+@contextmanager
+def written(blobs: BlobStore, fused: Fused) -> Iterator[tuple[str | None, Parameters | None]]:
+    """What the rule remembers, as a blob that the target set can be read with the help of."""
+    if fused.state is None:
+        yield None, None
+        return
+    scratch = blobs.scratch("state")
+    write_rows(scratch, fused.state.tensors.spec, fused.state.tensors.read)
+    digest, _ = blobs.add_file(scratch, move=True)
+    with blobs.open_set(digest) as file:
+        yield digest, Parameters(file.spec, file.read)
+
+
+def fuse(blobs: BlobStore, spec: JobSpec, inputs: Inputs) -> Outcome:
     """Fuse, and write the target set and what the next round needs.
 
     :param blobs: where they are written; a replay gives a store of its own.
-    :param rule: None: the job's.
     :raises TooFewChildren: nobody counts, or too few for the rule.
     """
     base = Parameters(inputs.base.spec, inputs.base.read)
-    rule = rule or spec.fuse_rule
-    fused = rule.fuse(base, inputs.contributions, inputs.state, most=spec.children.max_share, buffers=spec.buffers)
-    with ExitStack() as files:
-        written = digest = None
-        if fused.state is not None:
-            scratch = blobs.scratch("state")
-            write_rows(scratch, fused.state.tensors.spec, fused.state.tensors.read)
-            digest, _ = blobs.add_file(scratch, move=True)
-            file = files.enter_context(blobs.open_set(digest))
-            written = Parameters(file.spec, file.read)
-        target = publish(blobs, inputs.round.base, inputs.base, fused.target(written), spec.codec)
+    fused = spec.fuse_rule.fuse(base, inputs.contributions, inputs.state, most=spec.children.max_share, buffers=spec.buffers)
+    with written(blobs, fused) as (digest, state):
+        target = publish(blobs, inputs.round.base, inputs.base, fused.target(state), spec.codec, inputs.residual)
     notes = {"rule": dict(fused.notes)} | ({"state": dict(fused.state.notes)} if fused.state else {})
     with blobs.open_set(target.digest) as made:
         look = directions(base, inputs.contributions, Parameters(made.spec, made.read))
     notes |= {"tasks": look} if look else {}
-    return Outcome(target, fused.weights, Memory(rule_state=digest, notes=notes))
+    return Outcome(target, fused.weights, Memory(rule_state=digest, residual=target.residual, notes=notes))

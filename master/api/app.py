@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 
-from master.api import admin_encoders, admin_jobs, admin_nodes, answers, blobs, children
+from master.api import admin_encoders, admin_jobs, admin_nodes, admin_rules, answers, blobs, children
 from master.api.access import admin_only
 from master.api.files import Files
 from master.api.parts import Parts
@@ -21,7 +21,8 @@ def make_app(parts: Parts) -> FastAPI:
     app.include_router(_health(parts))
     app.include_router(children.routes(parts, files))
     app.include_router(blobs.routes(parts, files))
-    for admin in (admin_nodes.routes(parts), admin_encoders.routes(parts, files), admin_jobs.routes(parts)):
+    admins = (admin_nodes.routes(parts), admin_encoders.routes(parts, files), admin_jobs.routes(parts), admin_rules.routes(parts))
+    for admin in admins:
         app.include_router(admin, prefix="/v1/admin", dependencies=[Depends(admin_only(parts))])
     return app
 

@@ -6,8 +6,11 @@ from typer import Argument
 
 from master.cli.base import noun, open_master, verb, where
 from master.cli.job import Some, find, round_row
-from trunkline.errors import NotFound
+from trunkline.errors import FailedError, NotFound
 from trunkline.terminal import Result, amount, moment, pairs, table
+
+REPLAY_SECONDS = 3600.0
+"""A replay reads every update of the round; how long its answer is waited for."""
 
 app = noun("Rounds of a job: who took part, what was refused.")
 
@@ -35,6 +38,43 @@ def show(
             number = int(rounds[-1]["number"])
         found: dict[str, Any] = https.call("GET", where("jobs", name, "rounds", number))
     return Result(found, _lines(found))
+
+
+@verb(app)
+def replay(
+    number: Annotated[int | None, Argument(metavar="[NUMBER]", help="Without it the newest that came to a version.")] = None,
+    job: Some = None,
+) -> Result:
+    """Recompute a published version from the recorded updates, bit for bit. Nothing is published."""
+    with open_master() as https:
+        name = find(https, job)
+        if number is None:
+            rounds: list[dict[str, Any]] = https.call("GET", where("jobs", name, "rounds"))
+            fused = [one["number"] for one in rounds if one["target"]]
+            if not fused:
+                raise NotFound(f"job {name!r} should have a round that came to a version, found none.")
+            number = int(fused[-1])
+        found: dict[str, Any] = https.call(
+            "POST", where("jobs", name, "rounds", number, "replay"), answer_seconds=REPLAY_SECONDS, retry=False
+        )
+    same = "the same, bit for bit" if found["same"] else "ANOTHER"
+    about = {
+        "job": name,
+        "round": number,
+        "version": found["version"],
+        "published": found["published"][:12],
+        "recomputed": f"{found['recomputed'][:12]}, {same}",
+        "seconds": round(found["seconds"], 1),
+    }
+    error = (
+        None
+        if found["same"]
+        else FailedError(
+            f"round {number} should come to {found['published'][:12]} again, found {found['recomputed'][:12]}.",
+            hint="An update or a base on the disk was changed, or another release of the libraries computes otherwise.",
+        )
+    )
+    return Result(found, pairs(about), error=error)
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
