@@ -34,7 +34,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("encoder", "encoder", "text", "The encoder to train."),
     Flag("rounds", "rounds", "int", "Rounds at most."),
     Flag("rule", "rule", "text", "How updates are fused, e.g. clip:norm=1+median; see trunkline rule list."),
-    Flag("codec", "codec", "text", "float32, or bf16: half the bytes upwards."),
+    Flag("codec", "codec", "text", "How sets travel, e.g. int8 or topk:share=0.01; see docs/codecs.md."),
     Flag("transfer", "transfer", "text", "blob, or inline: parameter sets inside Flower's messages."),
     Flag("task", "tasks", "list", "Only this task; may be repeated."),
     Flag("report", "report", "list", "Splits that are scored after each round: train, validation, test."),

@@ -123,6 +123,19 @@ def test_what_travels_decodes_to_what_lora_reads(name: str, lora: Encoder, lora_
                 assert np.array_equal(decoded, mine) if name == "float32" else np.allclose(decoded, mine, atol=0.02 * moved)
 
 
+@pytest.mark.parametrize("name", codecs.CODECS)
+def test_what_travels_is_what_was_trained(name: str, lora: Encoder, lora_folder: Path, tmp_path: Path) -> None:
+    """T-18: the bytes on the wire are those of the trained parameters, not of the matrices that they move."""
+    trained(lora)
+    with SetFile(lora_folder / "shared.safetensors") as base:
+        codecs.encode(tmp_path / "wire", name, base, lora.read_shared, lora.factors())
+        whole = sum(tensor.nbytes for tensor in base.spec.values())
+    with SetFile(tmp_path / "wire") as wire:
+        sent = sum(tensor.nbytes for tensor in wire.spec.values())
+    parameters = sum(parameter.numel() for parameter in lora.shared_parameters().values())
+    assert sent == parameters * (4 if name == "float32" else 2) < whole / 4
+
+
 def test_loading_a_set_starts_the_products_anew_and_the_same_everywhere(lora: Encoder, lora_folder: Path) -> None:
     fresh = {name: tensor.detach().clone() for name, tensor in encoders.load(lora_folder).shared_parameters().items()}
     state = torch.get_rng_state()

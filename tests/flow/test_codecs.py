@@ -13,12 +13,16 @@ from child.state import PrivateStore
 from master.local import LocalLink
 from master.phases.play import Play
 from master.rounds import play
+from master.rules import Contribution, Parameters, find_rule
 from tests.support import plain_codecs
+from tests.support.wires import random_set, reader
 from tests.support.world import World, make_world, sentiment, write_reviews
+from trunkline import codecs
 from trunkline.errors import Reason
 from trunkline.files import sha256_file
 from trunkline.messages import Failure, InitialSet, Message, ReportRequest, Update
-from trunkline.sets import SetFile
+from trunkline.sets import SetFile, write_set
+from trunkline.tensors import TensorSpec
 
 torch.set_num_threads(1)
 
@@ -98,6 +102,25 @@ def test_a_codec_is_applied_once_up_and_once_down(tmp_path: Path, codec: str) ->
             assert np.linalg.norm(wanted - np.array(values)) <= {"bf16": 0.01, "int8": 0.03, "int4": 0.3}.get(
                 codec.partition(":")[0], 1.0
             ) * moved + 1e-6 * np.linalg.norm(before)
+
+
+def test_products_of_different_ranks_are_fused_as_products(tmp_path: Path) -> None:
+    """T-20: the mean of `B A`, whatever the ranks, and not the product of the means of the factors (Wang et al., 2024)."""
+    rng, spec = np.random.default_rng(4), {"w": TensorSpec((30, 20))}
+    write_set(tmp_path / "base", random_set(0, spec), spec)
+    with SetFile(tmp_path / "base") as base:
+        moved, decoders = [], []
+        for rank in (1, 2, 7):
+            a, b = rng.normal(size=(rank, 20)).astype(np.float32), rng.normal(size=(30, rank)).astype(np.float32)
+            codecs.encode(tmp_path / f"{rank}", "float32", base, reader(base.tensors()), {"w": (a, b)})
+            decoders.append(codecs.Decoder(SetFile(tmp_path / f"{rank}"), "float32", base))
+            moved.append(b.astype(np.float64) @ a.astype(np.float64))
+        parameters = Parameters(base.spec, base.read)
+        updates = [
+            Contribution(f"c{at}", {"t": 1}, {"t": 1}, Parameters(base.spec, decoder.read)) for at, decoder in enumerate(decoders)
+        ]
+        fused = find_rule("mean").fuse(parameters, updates).target(None).read("w", slice(0, 30))
+        np.testing.assert_allclose(fused, base.read("w") + np.mean(moved, axis=0), rtol=1e-6, atol=1e-6)
 
 
 # -- what is owed ------------------------------------------------------------------------------------------------------

@@ -15,19 +15,25 @@ SPEC = {"m": TensorSpec((2, 20)), "n": TensorSpec((), "I64"), "v": TensorSpec((1
 GOLDEN = {
     "bf16": (
         "m BF16 2,20; n I64 ; v BF16 19",
-        "000000bf80bf9a4000c020c0544060c080c0e83fa83f503fa03e40be30bf98bfd8bf84402cc04cc0284086c0d03f903f203f003ec0be60bfb0bff0bf"
-        "18c05c4058c01c40f83f9cc0703fe03e80bd10bf1d00000000000000000000bf80bfe83f00c0503fa03e40be30bf0840d8bf0cc0203f003ec0be60bf"
-        "f83ff0bf703f",
+        (
+            "000000bf80bf9a4000c020c0544060c080c0e83fa83f503fa03e40be30bf98bfd8bf84402cc04cc0284086c0d03f903f203f003ec0be60bfb0bff0bf"
+            "18c05c4058c01c40f83f9cc0703fe03e80bd10bf1d00000000000000000000bf80bfe83f00c0503fa03e40be30bf0840d8bf0cc0203f003ec0be60bf"
+            "f83ff0bf703f"
+        ),
     ),
     "int8": (
         "m I8 2,20; m@scale F32 2,1; n I64 ; v I8 19; v@scale F32 1",
-        "00f3e67fcbbe57a49630231508fbeee1d36db9ac44932a1d1003f6e9dccfc25aa8403281180bfef16d361b3d753a1d3d1d0000000000000000e3c669"
-        "8c2f12f5d87b9e812407eacd709336341a8d3c",
+        (
+            "00f3e67fcbbe57a49630231508fbeee1d36db9ac44932a1d1003f6e9dccfc25aa8403281180bfef16d361b3d753a1d3d1d0000000000000000e3c669"
+            "8c2f12f5d87b9e812407eacd709336341a8d3c"
+        ),
     ),
     "int4:group=16": (
         "m U8 2,10; m@scale F32 2,2; n I64 ; v U8 10; v@scale F32 2",
-        "78f7453db29a8867f5332caa897756d5b31bbf480000303f6edb163f2549323f9224093e1d0000000000000068e5b279f6138a571f8b0000a03edbb6"
-        "8d3e",
+        (
+            "78f7453db29a8867f5332caa897756d5b31bbf480000303f6edb163f2549323f9224093e1d0000000000000068e5b279f6138a571f8b0000a03edbb6"
+            "8d3e"
+        ),
     ),
     "topk:share=0.1": (
         "m@index I32 4; m@value BF16 4; n I64 ; v@index I32 2; v@value BF16 2",
@@ -60,7 +66,7 @@ def test_the_bytes_are_as_they_were(tmp_path: Path, base: SetFile, codec: str) -
 
 def test_two_thin_matrices_are_read_as_they_were(tmp_path: Path, base: SetFile) -> None:
     """Which matrices are chosen may differ between processors; what they mean may not."""
-    a, b = np.arange(-20, 20, dtype=np.float32).reshape(2, 20) / 8, np.array([[1, -2], [0.5, 3]], dtype=np.float32)
+    a, b = np.arange(-20, 20, dtype=np.float32).reshape(2, 20) / np.float32(8), np.array([[1, -2], [0.5, 3]], dtype=np.float32)
     parts = {"m@A": to_bf16(a), "m@B": to_bf16(b), "n": np.asarray(3), "v": to_bf16(np.arange(19, dtype=np.float32))}
     write_set(tmp_path / "wire", parts)
     decoder = Decoder(SetFile(tmp_path / "wire"), "lowrank:rank=2", base)
