@@ -82,6 +82,8 @@ KINDS = {
     "parts": Kind(TEXT, training={"micro_batch": 3}),
     "near": Kind(TEXT, training={"prox": 50.0}),
     "half": Kind(TEXT, {"codec": "bf16"}),
+    "quarter": Kind(TEXT, {"codec": "int8", "rule": "adam"}),
+    "corrected": Kind(TEXT, {"rule": "scaffold"}, {"optimizer": "sgd", "warmup": 0.0, "clip_norm": 0.0, "learning_rate": 0.05}),
     "sensor": Kind({"type": "sensor", "shape": (4,)}, training=FASTER, task="alarm"),
     "pictures": Kind({"type": "image", "shape": (1, 6, 6)}, training=FASTER, task="bars"),
 }
