@@ -74,7 +74,7 @@ def movement(parts: dict[str, Tensor], shape: tuple[int, ...], word: str) -> lis
     name, _, options = word.partition(":")
     count = math.prod(shape)
     if "@A" in parts:
-        (rank, width), _, a = parts["@A"]
+        (rank, width), kind, a = parts["@A"]
         b = parts["@B"][2]
         moved = []
         for row in range(shape[0]):
@@ -82,6 +82,7 @@ def movement(parts: dict[str, Tensor], shape: tuple[int, ...], word: str) -> lis
                 total = 0.0
                 for r in range(rank):
                     total += b[row * rank + r] * a[r * width + column]
+                    total = single(total) if kind == "BF16" else total
                 moved.append(total)
         return moved
     if name in ("bf16", "lowrank"):

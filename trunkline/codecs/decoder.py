@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trunkline.codecs.codec import Read
 from trunkline.codecs.form import compare, wire_spec
@@ -37,7 +36,7 @@ class Decoder:
         }
         for name in sorted(self._coded):
             self.codec.check(name, self.spec[name], self._parts_of(name))
-        self._factors: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        self._factors: dict[str, tuple[Array, Array]] = {}
 
     @property
     def adds(self) -> bool:
@@ -69,11 +68,15 @@ class Decoder:
     def _parts_of(self, name: str) -> Read:
         return lambda suffix, rows: self.wire.read(f"{name}{suffix}", rows)
 
-    def _product(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _product(self, name: str) -> tuple[Array, Array]:
         if name not in self._factors:
-            a, b = (widen(self.wire.read(f"{name}@{part}"), self.wire.spec[f"{name}@{part}"].dtype) for part in "AB")
+            a, b = (self._factor(f"{name}@{part}") for part in "AB")
             self._factors = {name: (a, b)}
         return self._factors[name]
+
+    def _factor(self, name: str) -> Array:
+        values, dtype = self.wire.read(name), self.wire.spec[name].dtype
+        return from_bf16(values) if dtype == "BF16" else widen(values, dtype)
 
     def check_finite(self) -> None:
         """:raises RefusedValue: `not_finite`: a decoded value is NaN or infinite."""

@@ -11,20 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trunkline.errors import Reason, RefusedValue
-from trunkline.tensors import FLOATS, SetSpec, TensorSpec, row_slices
+from trunkline.tensors import FLOATS, Array, SetSpec, TensorSpec, row_slices
 
 BLOCK = 1 << 14
 """Elements that are added up at a time: they are gone over once a rank, so they should stay in the nearest cache."""
 
 
-def multiplied(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+Factor = NDArray[np.float32] | NDArray[np.float64]
+
+
+def multiplied(a: Factor, b: Factor) -> Array:
     """`b @ a`, added up in the order of the ranks, so the same bits everywhere.
 
-    The factors come from float32, so each term is exact in float64, and only the sum rounds.
+    In a dtype that holds each term exactly, so that only the sum rounds: float32 of bfloat16 factors, float64 of float32 ones.
 
-    :param a: `(r, in)`. :param b: `(rows, r)`.
+    :param a: `(r, in)`. :param b: `(rows, r)`, of the same dtype.
     """
-    total = np.zeros((b.shape[0], a.shape[1]))
+    total = np.zeros((b.shape[0], a.shape[1]), dtype=a.dtype)
     for rows in row_slices(TensorSpec(total.shape), BLOCK):
         part, factor = total[rows], b[rows]
         term = np.empty_like(part)
