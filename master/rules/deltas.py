@@ -21,6 +21,13 @@ def rows_of(parameters: Parameters, name: str, rows: slice) -> Matrix:
     return np.asarray(widen(parameters.read(name, rows), parameters.spec[name].dtype))
 
 
+def line_of(parameters: Parameters, name: str, rows: slice) -> Array:
+    """Rows of a float tensor as one line, in float32 where that holds them exactly, else in float64."""
+    values, dtype = parameters.read(name, rows), parameters.spec[name].dtype
+    line = (from_bf16(values.astype(np.uint16, copy=False)) if dtype == "BF16" else values).reshape(-1)
+    return line.astype(np.float32) if dtype == "F16" else line
+
+
 def moved(update: Contribution, base: Parameters, name: str, rows: slice) -> Matrix:
     """By how much an update moves rows of a tensor from what it was trained from."""
     return np.asarray(rows_of(update.parameters, name, rows) - rows_of(update.base or base, name, rows))
@@ -60,12 +67,9 @@ def by_pieces(base: Parameters, updates: Sequence[Contribution], rule: Callable[
 
 
 def _at_base(update: Contribution, base: Parameters, name: str, rows: slice, exact: bool) -> Array:
-    if not exact:
-        own = update.base is None
-        values = rows_of(update.parameters, name, rows) if own else rows_of(base, name, rows) + moved(update, base, name, rows)
-        return values.reshape(-1)
-    values, dtype = update.parameters.read(name, rows), update.parameters.spec[name].dtype
-    return (from_bf16(values.astype(np.uint16, copy=False)) if dtype == "BF16" else values).reshape(-1)
+    if exact or update.base is None:
+        return line_of(update.parameters, name, rows)
+    return (rows_of(base, name, rows) + moved(update, base, name, rows)).reshape(-1)
 
 
 def gramian(base: Parameters, vectors: Sequence[Callable[[str, slice], Matrix]]) -> Matrix:
@@ -85,8 +89,22 @@ def gramian(base: Parameters, vectors: Sequence[Callable[[str, slice], Matrix]])
 
 
 def movements(base: Parameters, updates: Sequence[Contribution]) -> list[Callable[[str, slice], Matrix]]:
-    """Each update's movement as a vector for `gramian`."""
-    return [lambda name, rows, update=update: moved(update, base, name, rows) for update in updates]
+    """Each update's movement as a vector for `gramian`. They share the rows of the base that were read last."""
+    kept: dict[tuple[str, int, int], Matrix] = {}
+
+    def start(name: str, rows: slice) -> Matrix:
+        key = (name, rows.start, rows.stop)
+        if key not in kept:
+            kept.clear()
+            kept[key] = rows_of(base, name, rows)
+        return kept[key]
+
+    def movement(update: Contribution, name: str, rows: slice) -> Matrix:
+        before = start(name, rows) if update.base is None else rows_of(update.base, name, rows)
+        line = line_of(update.parameters, name, rows)
+        return np.asarray(np.subtract(line, before.reshape(-1), dtype=np.float64).reshape(before.shape))
+
+    return [lambda name, rows, update=update: movement(update, name, rows) for update in updates]
 
 
 def weighted_movement(base: Parameters, updates: Sequence[Contribution], factors: Mapping[str, float]) -> Rows:

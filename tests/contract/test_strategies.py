@@ -113,7 +113,7 @@ def zero_state(base: Mapping[str, Array]) -> State:
     )
 
 
-STEPS: Mapping[str, tuple[flower.FedAvg, bool]] = {
+STEPS: Mapping[str, tuple[Any, bool]] = {
     "momentum:rate=0.5,beta=0.9": (flower.FedAvgM(server_learning_rate=0.5, server_momentum=0.9), False),
     "adam:rate=0.1": (flower.FedAdam(eta=0.1), True),
     "yogi:rate=0.1": (flower.FedYogi(eta=0.1), True),
