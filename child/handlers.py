@@ -218,7 +218,7 @@ class Child:
         """Train on the initial set; the update's file and the private state are on disk when this returns."""
         started = time.perf_counter()
         server = None if message.control is None else self.sets.get(message.control, None, message.control_token, None)
-        base_path = self.sets.get(message.base, message.delta, message.token, attachment)
+        base_path = self.sets.get(message.base, message.delta, message.token, attachment, self.site.maker(message.encoder))
         store.note_set(message.base.digest)
         encoder = self.site.encoder(message.encoder)
         plan = self.site.plan(message.plan)

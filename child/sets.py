@@ -1,7 +1,7 @@
 """Parameter sets that a child holds, by digest. What lies here whole is not fetched again."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from child.home import ChildHome, keep_newest
@@ -13,6 +13,9 @@ from trunkline.files import sha256_file, write_atomically
 from trunkline.messages import DeltaRef, SetRef
 from trunkline.sets import SetFile
 
+Make = Callable[[str, Path], bool]
+"""Writes the set of a digest to a file, whole and checked, and says whether it could."""
+
 
 class SetCache:
     """Fetches a set whole or as a difference, checks its digest after decoding, and keeps the newest few."""
@@ -20,20 +23,23 @@ class SetCache:
     def __init__(self, home: ChildHome, keep: int, transfer: Transfer) -> None:
         self.home, self.keep, self.transfer = home, keep, transfer
 
-    def get(self, wanted: SetRef, delta: DeltaRef | None, token: str, attachment: bytes | None) -> Path:
+    def get(
+        self, wanted: SetRef, delta: DeltaRef | None, token: str, attachment: bytes | None, make: Make = lambda digest, to: False
+    ) -> Path:
         """Where the set lies now.
 
+        :param make: asked for the set before it is fetched.
         :raises RefusedValue: `digest`, `damaged`: what came is not what was named.
         """
         path = self.home.sets / wanted.digest
         if path.exists() and sha256_file(path) == wanted.digest:
             os.utime(path)
             return path
-        if delta is None:
-            self._fetch(wanted.digest, wanted.size, token, attachment, path)
-        else:
+        if delta is not None:
             self._decode(delta, token, attachment, path)
-        checked = delta is None and attachment is None  # by the transfer, as it came in
+        elif attachment is not None or not make(wanted.digest, path):
+            self._fetch(wanted.digest, wanted.size, token, attachment, path)
+        checked = delta is None and attachment is None  # by the transfer as it came in, or by what made it
         if not checked and (found := sha256_file(path)) != wanted.digest:
             path.unlink()
             if delta is not None:  # what it was decoded from may be damaged; then the next confirmation should not name it

@@ -6,6 +6,8 @@ from pathlib import Path
 import torch
 
 from child.home import ChildHome
+from child.made import made
+from child.sets import Make
 from child.settings import ChildSettings
 from child.train import LocalTask
 from child.transfer import Transfer
@@ -13,6 +15,7 @@ from tasks import encoders
 from tasks.declared import read_spec
 from tasks.encoders import Encoder
 from tasks.evaluate import evaluate
+from tasks.folder import FROZEN, SHARED
 from tasks.heads import make_head
 from tasks.specs import Module, TaskSpec
 from tasks.step import choose_precision
@@ -61,19 +64,25 @@ class Site:
         return (self.home.modules,)
 
     def files(self, reference: EncoderRef) -> Path:
-        """The folder of an encoder's files; what is missing is fetched by digest."""
+        """The folder of an encoder's files; what is missing is made from the seed or fetched, by digest."""
         folder = self.home.encoders / reference.manifest
         if (folder / READY).exists():
             return folder
         folder.mkdir(parents=True, exist_ok=True)
-        for name, (digest, size) in sorted(self.transfer.manifest(reference.name, reference.manifest).items()):
-            path = folder / name
+        files = self.transfer.manifest(reference.name, reference.manifest)
+        for name in sorted(files, key=lambda name: (name == FROZEN, name)):  # what it may be made from comes first
+            (digest, size), path = files[name], folder / name
             if path.exists() and sha256_file(path) == digest:
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.transfer.fetch(digest, size, None, path)
+            if name != FROZEN or not made(folder, FROZEN, digest, path, self.modules()):
+                self.transfer.fetch(digest, size, None, path)
         (folder / READY).touch()
         return folder
+
+    def maker(self, reference: EncoderRef) -> Make:
+        """What makes the initial set of an encoder here, if it starts from a seed and the set that is asked for is its first."""
+        return lambda digest, to: made(self.files(reference), SHARED, digest, to, self.modules())
 
     def plan(self, plan: Plan) -> Plan:
         """The master's plan with what the site decides itself."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tasks import declared, lora, sources
+from tasks import declared, lora, sources, starts
 from tasks.batches import Encoded, Inputs
 from tasks.declared import read_spec
 from tasks.folder import DECLARATION, FROZEN, SHARED
@@ -24,16 +24,6 @@ from trunkline.files import write_atomically
 from trunkline.folders import check_new, new_folder
 from trunkline.sets import SetFile, write_set
 from trunkline.tensors import Array, TensorSpec, narrow, widen
-
-_KINDS = {
-    torch.float32: "F32",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 
 class Encoder(nn.Module):
@@ -88,7 +78,7 @@ class Encoder(nn.Module):
 
     def shared_spec(self) -> dict[str, TensorSpec]:
         """Every shared tensor, under its plain name, whole also where it is trained as a product."""
-        return {name: _spec(tensor) for name, tensor in sorted(self._shared().items())}
+        return {name: sources.tensor_spec(tensor) for name, tensor in sorted(self._shared().items())}
 
     def _shared(self) -> dict[str, Tensor]:
         return {**self._matrices, **{name: self.body.get_buffer(name) for name in self._buffers_shared}}
@@ -133,8 +123,8 @@ class Encoder(nn.Module):
     def load_frozen(self, file: SetFile) -> None:
         """:raises DamagedFile: it is not the frozen part of this encoder."""
         for name, parameter in self._frozen.items():
-            if name not in file.spec or file.spec[name] != _spec(parameter):
-                raise DamagedFile(f"`{file.path}` should hold {name!r} as {_spec(parameter)}, found {file.spec.get(name)}.")
+            if (wanted := sources.tensor_spec(parameter)) != file.spec.get(name):
+                raise DamagedFile(f"`{file.path}` should hold {name!r} as {wanted}, found {file.spec.get(name)}.")
             parameter.copy_(torch.from_numpy(file.read(name)))
 
 
@@ -145,12 +135,6 @@ def _pool(tokens: Tensor, mask: Tensor, pooling: str) -> Tensor:
     if pooling == "mean":
         return (tokens * kept).sum(1) / kept.sum(1).clamp(min=1e-9)
     return tokens.masked_fill(kept == 0, torch.finfo(tokens.dtype).min).amax(1)
-
-
-def _spec(tensor: Tensor) -> TensorSpec:
-    if tensor.dtype not in _KINDS:
-        raise SpecError(f"a tensor's dtype should be one of {', '.join(map(str, _KINDS))}, found {tensor.dtype}.")
-    return TensorSpec(tuple(tensor.shape), _KINDS[tensor.dtype])
 
 
 def _check_patterns(spec: EncoderSpec, parameters: Mapping[str, object]) -> None:
@@ -174,9 +158,12 @@ def create(spec: EncoderSpec, folder: Path, modules: Sequence[Path] = ()) -> Non
     check_new(folder)
     spec, modules = declared.by_file_name(spec, modules)
     body, config, tokenizer = sources.network(spec, modules)
+    recipe = starts.start(spec, body, config)
     spec = declared.without_folders(spec)
     with new_folder(folder) as beside:
         _fill(spec, beside, body, config, tokenizer)
+        if recipe is not None:
+            starts.write(beside, recipe)
 
 
 def _fill(spec: EncoderSpec, folder: Path, body: nn.Module, config: Any, tokenizer: Path | None) -> None:

@@ -16,6 +16,7 @@ from tasks import plugins
 from tasks.declared import FILES
 from tasks.specs import Config, EncoderSpec, Module, Options, Pretrained
 from trunkline.errors import SpecError
+from trunkline.tensors import TensorSpec
 
 _HUB_SECONDS = 10.0
 
@@ -218,6 +219,27 @@ def width(spec: EncoderSpec, body: nn.Module) -> int:
         found = tuple(answer.shape) if isinstance(answer, torch.Tensor) else type(answer).__name__
         raise SpecError(f"`{spec.name}` should answer (B, hidden), found {found} for B = 2.")
     return int(answer.shape[1])
+
+
+_KINDS = {
+    torch.float32: "F32",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def tensor_spec(tensor: torch.Tensor) -> TensorSpec:
+    """Shape and dtype, as a parameter set has them.
+
+    :raises SpecError: no parameter set holds such a dtype.
+    """
+    if tensor.dtype not in _KINDS:
+        raise SpecError(f"a tensor's dtype should be one of {', '.join(map(str, _KINDS))}, found {tensor.dtype}.")
+    return TensorSpec(tuple(tensor.shape), _KINDS[tensor.dtype])
 
 
 def tensors(body: nn.Module) -> tuple[dict[str, nn.Parameter], Mapping[str, torch.Tensor]]:

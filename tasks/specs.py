@@ -51,6 +51,10 @@ class Pretrained(Value):
     revision: str | None = None  # of the hub; None: its main one
 
 
+Init = Literal["library", "seeded"]
+"""Who draws the first parameters: the library, so that they travel; or `tasks.seeded`, so that each site makes its own copy."""
+
+
 class Config(Value):
     """A Hugging Face encoder that starts from a seed: a config by path, by options (`model_type = "bert"`, …), or both."""
 
@@ -58,6 +62,7 @@ class Config(Value):
     path: str | None = None  # a folder or hub name with config.json; None: the options say it all
     options: Options = Field(default_factory=dict)
     seed: Seed = 0
+    init: Init = "library"
     tokenizer: str | None = None  # a folder or hub name; None: the same as `path`
 
 
@@ -68,6 +73,7 @@ class Module(Value):
     path: Annotated[str, Field(min_length=1)]  # "file.py:Name", or the name of an entry point of the group `trunkline.encoders`
     options: Options = Field(default_factory=dict)  # keyword arguments of `Name`
     seed: Seed = 0
+    init: Init = "library"
 
 
 class Lora(Value):

@@ -25,6 +25,7 @@ class Wanted:
     options: tuple[str, ...] = ()
     tokenizer: str | None = None
     seed: int | None = None
+    seeded: bool = False
     module: str | None = None
     shape: str | None = None
     layers: int | None = None
@@ -55,6 +56,8 @@ def spec_of(wanted: Wanted) -> "EncoderSpec":
             "`encoder create` should be told what to start from, found nothing.",
             hint="Say --from FOLDER_OR_HUB_NAME, or --config with --option and --seed, or --module FILE.py:NAME.",
         )
+    if wanted.seeded:
+        _seeded(table["source"])
     plain = ("type", "layers", "pooling", "max_length", "dropout")
     table |= {key: value for key in plain if (value := getattr(wanted, key)) is not None}
     if wanted.freeze:
@@ -66,6 +69,12 @@ def spec_of(wanted: Wanted) -> "EncoderSpec":
     elif wanted.lora_alpha is not None or wanted.lora_targets:
         raise UsageError("`--lora-alpha` and `--lora-target` should come with `--lora RANK`, found none.")
     return build(EncoderSpec, table, f"`{wanted.file}`" if wanted.file is not None else "the encoder")
+
+
+def _seeded(source: Any) -> None:
+    if not isinstance(source, dict) or source.get("kind") == "pretrained":
+        raise UsageError("`--seeded` should come with --config or --module, found weights that are there already.")
+    source["init"] = "seeded"
 
 
 def _source(wanted: Wanted) -> dict[str, Any] | None:

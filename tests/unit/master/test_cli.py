@@ -254,6 +254,16 @@ def test_the_three_things_an_encoder_can_start_from() -> None:
     assert module.source == Module(path="net.py:Net", options={"width": 4}) and module.shape == (3, 8, 8)
 
 
+def test_an_encoder_that_every_site_starts_from_the_seed(tmp_path: Path) -> None:
+    made = spec_of(Wanted("a", options=("model_type=bert",), tokenizer="t", seed=3, seeded=True)).source
+    assert made == Config(options={"model_type": "bert"}, seed=3, tokenizer="t", init="seeded")
+    file = tmp_path / "encoder.toml"
+    file.write_text('shape = [4]\n[source]\nkind = "module"\npath = "net.py:Net"\n')
+    assert spec_of(Wanted("a", file=file, seeded=True)).source == Module(path="net.py:Net", init="seeded")
+    with pytest.raises(UsageError, match="`--seeded` should come with --config or --module, found weights"):
+        spec_of(Wanted("a", pretrained="m", seeded=True))
+
+
 def test_the_other_flags_of_an_encoder() -> None:
     wanted = Wanted("a", pretrained="m", type="text", layers=2, freeze=("embeddings",), pooling="cls", max_length=32, dropout=0.0)
     spec = spec_of(wanted)
