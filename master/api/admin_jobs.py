@@ -114,7 +114,7 @@ def _job(parts: Parts, job: Job) -> dict[str, Any]:
 
 
 def _hurt(reader: JobReader, job: Job, round_: Round) -> list[dict[str, Any]]:
-    return [loss.table() for loss in hurt_in(reader, round_, int(job.spec.get("rounds", 1)))]
+    return [loss.told() for loss in hurt_in(reader, round_, int(job.spec.get("rounds", 1)))]
 
 
 def _move(parts: Parts, job_id: str, state: JobState, reason: str) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _round(parts: Parts, job: Job, number: int) -> dict[str, Any]:
         "weights": weights,
         "refusals": table(ledger.refusals(number)),
         "reports": table(ledger.reports(number)),
-        "gains": [gain.table() for split in SPLITS for gain in gains_of(ledger, number, split)],
+        "gains": [gain.told() for split in SPLITS for gain in gains_of(ledger, number, split)],
         "hurt": _hurt(ledger, job, round_),
     }
 

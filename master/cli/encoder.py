@@ -10,6 +10,7 @@ from master.cli.base import noun, open_master, verb, where
 from tasks.folder import DECLARATION
 from trunkline.console import here
 from trunkline.errors import Conflict, NotFound, UsageError
+from trunkline.files import write_atomically
 from trunkline.folders import check_new
 from trunkline.terminal import Result, amount, moment, pairs, table
 
@@ -162,6 +163,26 @@ def diff(
     data = {"encoder": name, "old": old, "new": new, "same": pair["old"]["digest"] == pair["new"]["digest"], "tensors": rows}
     lines = ["the same"] if data["same"] else table(rows[:most], ("name", "shape", "changed", "largest", "rms", "relative"))
     return Result(data, lines)
+
+
+@verb(app)
+def conflicts(
+    name: Name,
+    rounds: Annotated[int, Option(metavar="N", help="Newest rounds that are looked at.")] = 10,
+    page: Annotated[Path | None, Option(metavar="FILE", help="Write it as a page of HTML too.")] = None,
+) -> Result:
+    """How its tasks get on: whether they pull against each other, what each gains by sharing, and what to do about it."""
+    from master.cli.conflicts import lines
+
+    with open_master() as https:
+        found: dict[str, Any] = https.call("GET", where("encoders", name, "conflicts"), query={"rounds": rounds})
+    shown = lines(found)
+    if page is not None:
+        from master.cli.conflicts_page import page as write
+
+        write_atomically(page, write(found).encode())
+        shown += ["", f"also in {page}"]
+    return Result(found, shown)
 
 
 @verb(app)

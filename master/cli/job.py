@@ -201,6 +201,9 @@ def _lines(job: dict[str, Any]) -> list[str]:
         "codec": spec["codec"],
         "steps": spec["training"]["steps"],
     }
+    if job.get("hurt"):
+        losses = ", ".join(f"{one['task']} {one['gain']:+.3f} {one['metric']}" for one in job["hurt"])
+        about["hurt by sharing"] = f"{losses}; see trunkline encoder conflicts {job['encoder']}"
     rounds = [round_row(one) for one in job["rounds"]]
     return [*pairs(about), "", *table(rounds, ("round", "state", "version", "opened", "seconds", "reason"), "no round yet")]
 

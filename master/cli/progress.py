@@ -31,6 +31,8 @@ class Progress:
     updates: set[str] = field(default_factory=set)
     reports: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # child -> scores, of the newest round with any
     scored: int = 0  # that round
+    hurt: dict[str, float] = field(default_factory=dict)  # task -> what it gains by sharing, below 0: it is hurt
+    judged: int = 0  # in that round
     down: int = 0  # bytes of parameter sets
     up: int = 0
     spent: float = 0.0  # seconds in rounds that were fused
@@ -78,6 +80,8 @@ class Progress:
             self.updates.add(child)
         elif kind in ("update.refused", "report.refused"):
             self.refused[child] = data["reason"]
+        elif kind == "task.hurt":
+            self._hurt(event["round"] or 0, data)
         elif kind == "report":
             self._report(event["round"] or 0, child, data["report"])
 
@@ -102,6 +106,7 @@ class Progress:
             if what == "closed" and self.phase != "closed":
                 self.fused += 1
                 self.spent += self._in_this()
+                self.hurt = self.hurt if self.judged == number else {}
             self.phase = what
 
     def _confirmed(self, child: str, data: Mapping[str, Any]) -> None:
@@ -111,6 +116,11 @@ class Progress:
         else:
             self.confirmed.discard(child)
             self.refused[child] = data["reason"]
+
+    def _hurt(self, number: int, data: Mapping[str, Any]) -> None:
+        if number != self.judged:
+            self.judged, self.hurt = number, {}
+        self.hurt[data["task"]] = data["gain"]
 
     def _report(self, number: int, child: str, report: Mapping[str, Any]) -> None:
         if number != self.scored:
@@ -130,6 +140,7 @@ class Progress:
             "refused": self.refused,
             "scores": {split: found for split in ("train", "validation", "test") if (found := self.scores(split))},
             "scored_round": self.scored or None,
+            "hurt": self.hurt,
             "bytes_down": self.down,
             "bytes_up": self.up,
             "seconds_left": self.left(),

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from typer import Argument
 
 from master.cli.base import noun, open_master, verb, where
+from master.cli.conflicts import gains, matrix
 from master.cli.job import Some, find, round_row
 from trunkline.errors import FailedError, NotFound
 from trunkline.terminal import Result, amount, moment, pairs, table
@@ -96,7 +97,13 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines += ["", "updates", *table(updates, ("child", "samples", "losses", "size", "seconds", "digest"))]
     lines += ["", "refused values", *table(found["refusals"], ("child", "reason", "detail"))]
     scores = [{"child": one["child"], **score} for one in found["reports"] for score in one["report"]["scores"]]
-    return [*lines, "", "reports", *table(scores, ("child", "task", "split", "metric", "value", "samples"))]
+    lines += ["", "reports", *table(scores, ("child", "task", "split", "metric", "value", "samples"))]
+    look = (found["notes"] or {}).get("tasks")
+    if look is not None:
+        lines += ["", "cosines of what the tasks moved the encoder by", "", *matrix(look["names"], look["cosines"])]
+    if found["gains"]:
+        lines += ["", "against training alone", *gains(found)]
+    return lines
 
 
 def _member(one: dict[str, Any], weights: dict[str, float]) -> dict[str, Any]:

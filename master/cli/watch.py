@@ -104,7 +104,7 @@ def picture(console: Console, job: Mapping[str, Any]) -> Iterator[Callable[[Even
 TOLD = frozenset(
     {f"job.{word}" for word in ("started", "paused", "waiting", "finished", "failed", "aborted")}
     | {f"round.{word}" for word in ("opened", "members", "published", "closed", "skipped")}
-    | {"update.accepted", "update.refused", "report.refused"}
+    | {"update.accepted", "update.refused", "report.refused", "task.hurt"}
 )
 """Kinds of events that are a line for people; the others are for `job logs`."""
 
@@ -150,6 +150,9 @@ def panel(job: Mapping[str, Any], progress: Progress) -> list[str]:
             lines.append(
                 f"{split:10} {', '.join(f'{task} {value:.3f}' for task, value in scores.items())} (round {progress.scored})"
             )
+    if progress.hurt:
+        losses = ", ".join(f"{task} {gain:+.3f}" for task, gain in sorted(progress.hurt.items()))
+        lines.append(f"hurt       {losses}: trunkline encoder conflicts {job['encoder']}")
     return lines
 
 

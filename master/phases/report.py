@@ -23,7 +23,7 @@ def report(job: Play, round_: Round) -> Round:
     if reason is not None:
         _collect(job, round_, job.spec.final_report)
     for loss in hurt_in(job.pen, round_, job.spec.rounds, last=reason is not None):
-        job.pen.event("task.hurt", round=round_.number, data=loss.table())
+        job.pen.event("task.hurt", round=round_.number, data=loss.event())
     job.pen.close_round(round_.number, reason or "")
     return job.again(round_)
 

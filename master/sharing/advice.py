@@ -8,8 +8,10 @@ tasks that pull apart and lose nothing may stay together, a task that loses is b
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-APART = -0.05
-"""A mean cosine below this is a conflict; around zero tasks neither help nor hinder each other."""
+APART = -0.02
+"""A mean cosine below this is a conflict; around zero tasks neither help nor hinder each other. Movements of millions of parameters
+by an adaptive optimiser are nearly at right angles even within a task, so numbers are small, and so is what they vary by chance.
+"""
 
 Cosines = Sequence[Sequence[float | None]]
 
@@ -27,7 +29,7 @@ def advise(found: Mapping[str, Any]) -> dict[str, Any]:
     known, losing = {one["task"] for one in found["gains"]}, {one["task"] for one in found["hurt"]}
     all_is_well = known >= set(names) and not losing
     suggested = [names] if all_is_well else _without(apart, losing)
-    said = _directions(names, found["cosines"])
+    said = [*_directions(names, found["cosines"]), *_backwards(found["tasks"])]
     if len(apart) > 1 and all_is_well:
         said.append(f"Still no task loses against training alone: one encoder for all is fine; {_listed(apart)} might gain more.")
     elif len(suggested) == 1:
@@ -95,6 +97,11 @@ def _directions(names: Sequence[str], cosines: Cosines) -> list[str]:
     low, high = min(pairs)[0], max(pairs)[0]
     same = f"{low:+.2f}" if low == high else f"{low:+.2f} to {high:+.2f}"
     return [f"No two tasks pull against each other (cosines {same})."]
+
+
+def _backwards(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
+    back = [f"{one['task']} ({one['kept']:+.2f} of its way)" for one in tasks if (one.get("kept") or 0.0) < 0]
+    return [f"The encoder went against what its children trained for {', '.join(back)}."] if back else []
 
 
 def _losses(hurting: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -35,9 +35,13 @@ class Gain:
     children: int
     higher_is_better: bool
 
-    def table(self) -> dict[str, Any]:
+    def told(self) -> dict[str, Any]:
         """As JSON has it."""
-        return asdict(self)
+        return asdict(self) | {"allowed": self.allowed}
+
+    def event(self) -> dict[str, Any]:
+        """What an event says of a loss."""
+        return {key: getattr(self, key) for key in ("task", "metric", "split", "samples", "alone", "shared", "gain")}
 
     @property
     def allowed(self) -> float:

@@ -53,7 +53,7 @@ def picture(ledger: Ledger, encoder: str, most: int) -> dict[str, Any]:
     found: dict[str, Any] = {"encoder": encoder, "rounds": [{"job": one.job, "round": one.number} for _, one in seen]}
     found |= {"compared": len(looks), **_together(looks)}
     told, hurting = _newest_gains(seen, jobs)
-    found |= {"gains": [gain.table() | {"allowed": gain.allowed} for gain in told], "hurt": [gain.table() for gain in hurting]}
+    found |= {"gains": [gain.told() for gain in told], "hurt": [gain.told() for gain in hurting]}
     return found | advise(found)
 
 
@@ -64,6 +64,13 @@ def _newest_gains(seen: Sequence[tuple[JobReader, Round]], jobs: dict[str, Any])
         if told:
             return told, hurt_in(reader, round_, int(jobs[round_.job].spec.get("rounds", 1)))
     return [], []
+
+
+def _over(looks: Sequence[dict[str, Any]], key: str, task: str) -> float | None:
+    """The mean of a number of a task over the rounds that have it."""
+    told = [value for look in looks for name, value in zip(look["names"], look[key], strict=True) if name == task]
+    values = [value for value in told if value is not None]
+    return round(sum(values) / len(values), 4) if values else None
 
 
 def _together(looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -77,8 +84,12 @@ def _together(looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
                     sums.setdefault((one, two), []).append(cosine)
     mean = {pair: round(sum(values) / len(values), 4) for pair, values in sums.items()}
     newest = {name: look["samples"][look["names"].index(name)] for look in looks for name in look["names"]}
+    tasks = [
+        {"task": name, "samples": newest[name], "within": _over(looks, "within", name), "kept": _over(looks, "kept", name)}
+        for name in names
+    ]
     return {
-        "tasks": [{"task": name, "samples": newest[name]} for name in names],
+        "tasks": tasks,
         "cosines": [[mean.get((one, two)) for two in names] for one in names],
         "mixed": sorted({(one, two) for look in looks for one, two in look["mixed"]}),
     }

@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -510,6 +511,18 @@ def test_a_job_is_started_once_by_its_key(master: Running, admin: Https) -> None
 def test_a_job_that_is_declared_wrong(admin: Https, spec: dict[str, object], named: str) -> None:
     with pytest.raises(SpecError, match=named):
         admin.call("POST", "/v1/admin/jobs", json.dumps({"spec": spec}))
+
+
+def test_a_rule_whose_library_is_not_here_is_refused_at_once(
+    master: Running, admin: Https, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at its first fusion, when a round of everybody's training would be lost."""
+    spec = {"encoder": encoder_of(master), "rule": "upgrad+momentum"}
+    monkeypatch.setitem(sys.modules, "torchjd", None)
+    with pytest.raises(SpecError, match=r"torchjd should be installed .* pip install 'trunkline\[conflict\]'"):
+        admin.call("POST", "/v1/admin/jobs", json.dumps({"spec": spec}))
+    monkeypatch.undo()
+    assert admin.call("POST", "/v1/admin/jobs", json.dumps({"spec": spec}))["new"]
 
 
 def test_a_job_is_paused_resumed_and_aborted(master: Running, admin: Https) -> None:

@@ -136,6 +136,16 @@ def test_every_figure_of_a_card_is_what_the_rounds_say(capsys: Capture, tmp_path
             assert f"| {one['number']} | `{one['digest'][:16]}` | {parent} | {one['job'] or '-'} | {one['round'] or '-'} |" in text
 
 
+def test_how_the_tasks_get_on_is_told_and_written_as_a_page(capsys: Capture, tmp_path: Path) -> None:
+    found = data(capsys, "encoder", "conflicts", "tiny")
+    assert [one["round"] for one in found["rounds"]] == [1, 2] and found["compared"] == 0, "one task has nobody to compare with"
+    people = shown(capsys, "encoder", "conflicts", "tiny", "--rounds", "1", "--page", "page.html")
+    assert "Nothing to compare yet" in people and "tiny-1 2" in people
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert told(capsys, admin_main, "encoder", "conflicts", "nobody")["exit_code"] == 5
+    assert told(capsys, admin_main, "encoder", "conflicts", "tiny", "--rounds", "0")["exit_code"] == 2
+
+
 def test_watching_a_job_that_has_ended_shows_how_it_went(capsys: Capture) -> None:
     found = data(capsys, "job", "watch")
     assert (found["state"], found["progress"]["round"], found["progress"]["rounds"]) == ("finished", 2, 2)

@@ -107,6 +107,21 @@ def test_scores_of_different_metrics_are_not_averaged() -> None:
     assert weighted_scores(mixed, "test") == {}
 
 
+def test_a_task_that_is_hurt_is_told_until_a_round_says_otherwise() -> None:
+    tell = Story()
+    loss = {"task": "x", "metric": "accuracy", "split": "validation", "samples": 40, "alone": 0.9, "shared": 0.8, "gain": -0.1}
+    tell(0, "task.hurt", round=2, **loss)
+    tell(0, "round.closed", round=2, reason="")
+    assert tell.progress.table()["hurt"] == {"x": -0.1}
+    shown = panel(JOB, tell.progress)
+    assert "hurt       x -0.100: trunkline encoder conflicts a" in shown
+    assert "task.hurt" in TOLD and line_of(tell.events[0]).endswith("alone=0.9  shared=0.8  gain=-0.1")
+    tell(1, "round.opened", round=3, base="b" * 64, version=3)
+    assert tell.progress.hurt == {"x": -0.1}
+    tell(2, "round.closed", round=3, reason="")
+    assert tell.progress.hurt == {} and not any("hurt" in line for line in panel(JOB, tell.progress))
+
+
 def test_every_event_has_a_line_and_a_picture() -> None:
     tell = Story()
     round_of(tell, 1, 0, 5)

@@ -41,7 +41,8 @@ def test_cosines_are_those_of_the_tasks_mean_movements() -> None:
     fused = target - base
     assert (found["names"], found["samples"]) == (["s", "t", "u"], [40, 10, 20])
     np.testing.assert_allclose(found["cosines"], [[cosine(a, b) for b in tasks] for a in tasks], atol=6e-5)
-    np.testing.assert_allclose(found["fused"], [cosine(a, fused) for a in tasks], atol=6e-5)
+    np.testing.assert_allclose(found["kept"], [a @ fused / (a @ a) for a in tasks], atol=6e-5)
+    assert found["within"] == [pytest.approx(cosine(*moves[:2]), abs=6e-5), pytest.approx(cosine(*moves[2:]), abs=6e-5), None]
     np.testing.assert_allclose(found["norms"], [np.linalg.norm(a) for a in tasks], rtol=1e-3)
     for k, move in enumerate(moves):
         told = found["children"][f"c{k}"]
@@ -50,6 +51,18 @@ def test_cosines_are_those_of_the_tasks_mean_movements() -> None:
             "cosine": pytest.approx(cosine(move, fused), abs=6e-5),
         }
     assert found["mixed"] == [["t", "u"]]
+
+
+def test_within_a_task_the_mean_is_over_pairs_of_its_children_by_their_shares() -> None:
+    rng = np.random.default_rng(4)
+    moves, counts = rng.standard_normal((4, 10)), [10, 20, 70, 5]
+    names = ["s", "s", "s", "t"]
+    children = [contribution(f"c{k}", tensors(m), {names[k]: n}) for k, (m, n) in enumerate(zip(moves, counts, strict=True))]
+    found = directions(parameters(tensors(np.zeros(10))), children, parameters(tensors(moves[0])))
+    pairs = [(a, b) for a in range(3) for b in range(a)]
+    weights = [counts[a] * counts[b] * np.linalg.norm(moves[a]) * np.linalg.norm(moves[b]) for a, b in pairs]
+    wanted = np.average([cosine(moves[a], moves[b]) for a, b in pairs], weights=weights)
+    assert found is not None and found["within"] == [pytest.approx(wanted, abs=6e-5), None]
 
 
 def test_one_task_is_not_compared_and_costs_no_pass() -> None:
@@ -70,7 +83,7 @@ def test_what_did_not_move_or_is_beyond_numbers_has_no_cosine() -> None:
     found = directions(parameters(tensors(base)), [*children, ghost], parameters(tensors(base)))
     assert found is not None and set(found["children"]) == {"c0", "c1", "c2"}
     assert found["cosines"] == [[None, None, None], [None, 1.0, -1.0], [None, -1.0, 1.0]]
-    assert found["fused"] == [None, None, None]
+    assert found["kept"] == [None, 0.0, 0.0] and found["within"] == [None] * 3
     huge = [contribution(f"c{k}", {"w": np.full(2, sign * 1e200)}, {f"t{k}": 1}) for k, sign in enumerate((1, -1))]
     zero = parameters({"w": np.zeros(2)})
     found = directions(zero, huge, zero)
@@ -185,7 +198,7 @@ def picture(
     losing: Sequence[str] = (),
     **more: Any,
 ) -> dict[str, Any]:
-    told = {name: gains([report(0.8 + by, 0.8, task=name)])[0].table() for name, by in (gained or {}).items()}
+    told = {name: gains([report(0.8 + by, 0.8, task=name)])[0].told() for name, by in (gained or {}).items()}
     table = {"tasks": [{"task": name} for name in names], "cosines": cosines, "compared": 5, "mixed": []}
     return {**table, "gains": list(told.values()), "hurt": [told[name] for name in losing], **more}
 
@@ -219,6 +232,12 @@ def test_scores_count_for_more_than_directions() -> None:
     found = advise(picture("abc", agree, {"a": 0.05, "b": 0.01, "c": -0.1}, losing="c"))
     assert found["groups"] == [["a", "b"], ["c"]]
     assert any(line.startswith("c loses by sharing: accuracy 0.700, alone 0.800") for line in found["advice"])
+
+
+def test_a_task_that_the_encoder_goes_against_is_said() -> None:
+    found = picture("ab", [[1, 0.1], [0.1, 1]])
+    found["tasks"] = [{"task": "a", "kept": 0.4}, {"task": "b", "kept": -0.1}]
+    assert "The encoder went against what its children trained for b (-0.10 of its way)." in advise(found)["advice"]
 
 
 def test_what_is_not_known_is_said() -> None:
