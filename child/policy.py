@@ -4,19 +4,24 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 
 from child.settings import Policy
-from trunkline.errors import Reason, RefusedValue
+from trunkline import codecs
+from trunkline.errors import Reason, RefusedValue, SpecError
 from trunkline.messages import Instruction
 
 
 def check(policy: Policy, instruction: Instruction, now: datetime) -> None:
-    """:raises RefusedValue: `policy`, with the line of the policy that refuses.
+    """:raises RefusedValue: `policy`, with the line of the policy that refuses; `codec`: one that is not known here.
 
     :param now: local time of the site.
     """
+    try:
+        codec = codecs.find(instruction.codec)
+    except SpecError as error:  # now, not after the training
+        raise RefusedValue(Reason.CODEC, error.message, hint="Upgrade the child.") from None
     encoder = instruction.encoder
     _among("encoders", policy.encoders, encoder.name)
     _among("types", policy.types, encoder.type)
-    _among("codecs", policy.codecs, instruction.codec.partition(":")[0])
+    _among("codecs", policy.codecs, codec.name)
     _among("transfers", policy.transfers, instruction.transfer)
     if policy.jobs and not any(fnmatchcase(instruction.job, pattern) for pattern in policy.jobs):
         _refuse("jobs", ", ".join(policy.jobs), instruction.job)

@@ -94,6 +94,7 @@ NOWHERE = FolderTransfer(
         ({"encoders": ["mail"]}, {}, "`encoders` mail, found reviews"),
         ({"types": ["image"]}, {}, "`types` image, found text"),
         ({"codecs": ["float32"]}, {"codec": "bf16"}, "`codecs` float32, found bf16"),
+        ({"codecs": ["float32", "int8"]}, {"codec": "topk:share=0.05"}, "`codecs` float32, int8, found topk"),
         ({"transfers": ["blob"]}, {"transfer": "inline"}, "`transfers` blob, found inline"),
         ({"jobs": ["weekly-*", "test"]}, {}, r"`jobs` weekly-\*, test, found nightly-1"),
         ({"most_steps": 19}, {}, "`most_steps` at most 19, found 20"),
@@ -108,6 +109,18 @@ def test_what_the_lines_name_is_accepted() -> None:
     lines = {"encoders": ["reviews"], "types": ["text"], "codecs": ["float32"], "transfers": ["blob"], "jobs": ["nightly-*"]}
     policy.check(policy_of(**lines, most_steps=20, hours=DAY), instruction(), at("12:00"))
     policy.check(Policy(), instruction(), at("03:00"))
+
+
+def test_a_codec_is_named_without_its_options() -> None:
+    policy.check(policy_of(codecs=["topk", "int4"]), instruction(codec="topk:share=0.05"), at("12:00"))
+    with pytest.raises(SettingsError, match="should be one of float32, bf16"):
+        policy_of(codecs=["zip"])
+
+
+def test_a_codec_that_is_not_known_here_is_refused_before_the_training() -> None:
+    with pytest.raises(RefusedValue, match=r"`codec` should be one of float32, .*, found 'wavelet'") as caught:
+        policy.check(Policy(), instruction(codec="wavelet:level=3"), at("12:00"))
+    assert caught.value.reason is Reason.CODEC
 
 
 @pytest.mark.parametrize("hours", [["08:00", "08:00"], ["24:00", "06:00"], ["8:00", "9:00"], ["08:00"]])
