@@ -1,5 +1,5 @@
-"""What the defaults of a job should be: local steps and weighting, tried one at a time on the validation rows of draws that the
-study does not use, with the rates that were found for the usual number of rounds."""
+"""What the defaults of a job should be: local steps, weighting and the encoder's rate, changed one or two at a time, on the
+validation rows of draws that the study does not use. A child's steps in all stay as they are."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,8 +8,6 @@ from benchmarks.value.results import Result, Results
 from benchmarks.value.study import TUNING_SEED, Cell, Rates, Run, make
 
 SEEDS = (TUNING_SEED, TUNING_SEED + 1)
-ROUNDS = (2, 3, 12, 24)  # beside the usual number; a child's steps in all stay as they are
-WEIGHTINGS = ("mean:by=sqrt", "mean:by=equal", "mean_by_task")
 
 
 def wanted(cell: Cell, shared: Rates) -> list[Run]:
@@ -18,36 +16,52 @@ def wanted(cell: Cell, shared: Rates) -> list[Run]:
 
 
 def _changes(usual: Run) -> Iterator[Run]:
+    """What looks most promising comes first, for a study that is stopped early."""
     yield usual
-    for rule in WEIGHTINGS:
-        yield replace(usual, rule=rule)
-    for rounds in ROUNDS:
-        if usual.steps % rounds == 0:
-            yield replace(usual, rounds=rounds)
+    yield replace(usual, rounds=3)
+    yield replace(usual, rule="mean_by_task")
+    yield replace(usual, learning_rate=usual.learning_rate / 2)
+    yield replace(usual, rounds=12)
+    yield replace(usual, rounds=3, learning_rate=usual.learning_rate / 2)
+    yield replace(usual, rounds=3, rule="mean_by_task")
+    yield replace(usual, rule="mean:by=equal")
+    yield replace(usual, rule="mean:by=sqrt")
+    yield replace(usual, rounds=2)
+
+
+def _way(run: Run) -> tuple[object, ...]:
+    return run.rule, run.rounds, run.learning_rate
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One job against the usual one."""
+    """One job against the usual one, on the same seeds."""
 
     run: Run  # of the first seed
     results: Sequence[Result]
+    usual: Sequence[Result]
 
     @property
     def mean(self) -> float:
         """Over the seeds, of the mean over tasks."""
         return sum(result.mean for result in self.results) / len(self.results)
 
+    @property
+    def change(self) -> float:
+        return self.mean - sum(result.mean for result in self.usual) / len(self.usual)
+
     def task(self, name: str) -> float:
         return sum(result.tasks[name] for result in self.results) / len(self.results)
 
 
 def tried(results: Results, cell: Cell, shared: Rates) -> list[Tried]:
-    """What has a result for every seed, the usual job first."""
-    found: dict[tuple[str | None, int | None], list[Result]] = {}
-    first: dict[tuple[str | None, int | None], Run] = {}
+    """What has a result for a seed at least, the usual job first."""
+    found: dict[tuple[object, ...], dict[int, Result]] = {}
+    first: dict[tuple[object, ...], Run] = {}
     for run in wanted(cell, shared):
-        first.setdefault((run.rule, run.rounds), run)
+        first.setdefault(_way(run), run)
         if (result := results.get(run)) is not None:
-            found.setdefault((run.rule, run.rounds), []).append(result)
-    return [Tried(first[way], of) for way, of in found.items() if len(of) == len(SEEDS)]
+            found.setdefault(_way(run), {})[run.seed] = result
+    usual = found.get(_way(make("shared", cell, TUNING_SEED, shared)), {})
+    pairs = {way: sorted(set(of) & set(usual)) for way, of in found.items()}
+    return [Tried(first[way], [found[way][s] for s in seeds], [usual[s] for s in seeds]) for way, seeds in pairs.items() if seeds]

@@ -124,13 +124,22 @@ def _defaults(results: Results) -> list[str]:
         for one in tried:
             assert one.run.rounds is not None, "a shared run has rounds"
             steps = str(one.run.steps // one.run.rounds)
-            change = f"{100 * (one.mean - tried[0].mean):+.1f}"
             scores = [f"{one.task(task):.3f}" for task in TASKS]
-            rows.append([str(cell), f"`{one.run.rule}`", str(one.run.rounds), steps, *scores, f"{one.mean:.3f}", change])
+            about = [
+                str(cell),
+                f"`{one.run.rule}`",
+                str(one.run.rounds),
+                steps,
+                f"{one.run.learning_rate:g}",
+                str(len(one.results)),
+            ]
+            rows.append([*about, *scores, f"{one.mean:.3f}", f"{100 * one.change:+.1f}"])
     if not rows:
         return []
-    columns = ("cell", "rule", "rounds", "steps a round", *TASKS, "mean", "change")
-    about = "On the validation rows of two draws that the study does not use; one thing changed at a time, the usual job first."
+    columns = ("cell", "rule", "rounds", "steps a round", "rate", "seeds", *TASKS, "mean", "change")
+    about = (
+        "On the validation rows of draws that the study does not use; the usual job first, changes against it on the same seeds."
+    )
     return ["", "### Local steps and weighting", "", about, "", *table(columns, rows)]
 
 

@@ -323,20 +323,21 @@ def test_a_rule_that_is_not_there_is_told_and_the_plain_ones_are() -> None:
     assert len({run.key for run in others(RATES)}) == len(list(others(RATES)))
 
 
-def test_defaults_are_changed_one_thing_at_a_time(tmp_path: Path) -> None:
-    """Each job differs from the usual one in one field at most, its steps stay, and it is told once all its seeds are there."""
+def test_a_change_of_the_defaults_is_compared_on_the_seeds_that_both_have(tmp_path: Path) -> None:
+    """Steps in all stay, nothing but what is under trial changes, and a job without the usual one's seed is not told."""
     runs = defaults.wanted(CELLS[0], RATES)
     usual = make("shared", CELLS[0], 0, RATES, "validation").table()
     for run in runs:
-        changed = {name for name, value in run.table().items() if value != usual[name]} - {"seed"}
-        assert len(changed) <= 1 and run.steps % (run.rounds or 0) == 0 and run.split == "validation"
-    results = Results(tmp_path / "results.jsonl")
+        changed = {name for name, value in run.table().items() if value != usual[name]}
+        assert changed <= {"seed", "rule", "rounds", "learning_rate"} and run.steps % (run.rounds or 0) == 0
+    assert len({run.key for run in runs}) == len(runs)
     jobs = len(runs) // len(defaults.SEEDS)
-    for number, run in enumerate(runs[: jobs + 2]):
-        results.add(run, outcome(0.5 + 0.01 * number))
+    results = Results(tmp_path / "results.jsonl")
+    for run, score in ((runs[0], 0.5), (runs[1], 0.6), (runs[jobs + 1], 0.9), (runs[jobs + 2], 0.1)):
+        results.add(run, outcome(score))
     told = defaults.tried(results, CELLS[0], RATES)
-    assert [one.run.rule for one in told] == ["mean", runs[1].rule]
-    assert told[0].mean == pytest.approx(0.5 + 0.01 * jobs / 2)
+    assert [one.run for one in told] == runs[:2]
+    assert [one.change for one in told] == pytest.approx([0.0, 0.1])
 
 
 # -- the processes -----------------------------------------------------------------------------------------------------
