@@ -48,11 +48,14 @@ def _around(rows: Sequence[Array], theirs: Sequence[Matrix], half: float) -> tup
     """The first value up to which at least half of the weight lies, and the first up to which more does."""
     slack = 1e-12 * half  # sums of shares that come to a half but for rounding
     below = np.zeros(rows[0].shape)  # weight up to and with each value
-    low, high = rows[-1].copy(), rows[-1].copy()
-    before_low, before_high = np.ones(below.shape, bool), np.ones(below.shape, bool)
-    for row, share in zip(rows[:-1], theirs[:-1], strict=True):
+    low, high = np.zeros(below.shape, np.intp), np.zeros(below.shape, np.intp)  # ranks
+    for share in theirs[:-1]:
         below += share
-        for found, before, reached in ((low, before_low, below >= half - slack), (high, before_high, below > half + slack)):
-            np.copyto(found, row, where=before & reached)
-            before &= ~reached
-    return low, high
+        low += below < half - slack
+        high += below <= half + slack
+    values, size = np.concatenate(rows), len(below)
+    low *= size
+    low += np.arange(size)
+    high *= size
+    high += np.arange(size)
+    return values[low], values[high]
