@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import blobs, codecs, exchange, machine, training
+from benchmarks import blobs, codecs, exchange, machine, seeded, training
 from benchmarks.figures import Note, Section, markdown
 from trunkline.clock import SystemClock
 from trunkline.errors import TrunklineError
@@ -25,6 +25,7 @@ PARTS: Mapping[str, Part] = {
     "exchange": lambda folder, tiny, note: exchange.measure(exchange.TINY if tiny else exchange.SIZES, folder, CLOCK, note),
     "training": lambda folder, tiny, note: training.measure(*((3, 1) if tiny else (12, 7)), folder, note),
     "blobs": lambda folder, tiny, note: blobs.measure(*((1_000_000, 2) if tiny else (22_000_000, 5)), folder, CLOCK, note),
+    "seeded": lambda folder, tiny, note: seeded.measure(*((seeded.TINY, 2) if tiny else (seeded.FULL, 15)), note),
     "codecs": lambda folder, tiny, note: codecs.measure(*((codecs.TINY, 2) if tiny else (codecs.FULL, 7)), folder, note),
 }
 
