@@ -21,7 +21,7 @@ def svg(figures: Sequence[CellFigures]) -> str:
     """All cells on one scale."""
     low, high = _range(figures)
     wide, tall = LABEL + PANEL + SCORE, TOP + ROW * (len(NAMES) + 1) + BOTTOM
-    width = GAP + (wide + GAP) * min(ACROSS, len(figures))
+    width = GAP + (wide + GAP) * ACROSS  # also with one panel: title and key need it
     height = HEAD + tall * ceil(len(figures) / ACROSS) + 8
     font = "font-family='system-ui, -apple-system, Helvetica, Arial, sans-serif' font-size='12'"
     parts = [

@@ -74,7 +74,7 @@ def _cell(one: CellFigures) -> list[str]:
     return [
         f"### {str(one.cell)[0].upper()}{str(one.cell)[1:]}",
         "",
-        f"{one.seeds} seeds; {run.steps} steps of {BATCH} a child, {run.rounds} rounds; rates (encoder / heads): {used}.",
+        f"{one.seeds} seed{'s' if one.seeds > 1 else ' (so the intervals are over test rows alone)'}; {run.steps} steps of {BATCH} a child, {run.rounds} rounds; rates (encoder / heads): {used}.",
         "",
         *table(("child", "task", "rows train / test", *VARIANTS, "shared - alone", "pooled - alone"), rows),
         "",
@@ -90,7 +90,8 @@ def _words(one: CellFigures) -> list[str]:
     for task in TASKS:
         found = one.gain(task)
         if found.value < 0:
-            lines.append(f"It {'loses' if found.high < 0 else 'may lose, within the interval,'} on {task}: {signed(found)}.")
+            sure = "loses" if found.high < 0 else "may lose (within the interval)"
+            lines.append(f"It {sure} on {task}: {signed(found)}.")
     for task in SEVERAL:
         share = one.closed(task)
         closed = f"It closes {share:.0%} of the gap to pooled" if share is not None else "There is no clear gap to pooled to close"
