@@ -70,11 +70,12 @@ def _cell(one: CellFigures) -> list[str]:
         about = "mean over tasks" if name == MEAN else f"{name}, mean"
         rows.append([f"**{about}**", "", "", *scores, f"**{signed(one.gain(name))}**", signed(one.gap(name))])
     run = one.runs["shared"]
+    seeds = f"{one.seeds} seeds" if one.seeds > 1 else "1 seed, so the intervals are over test rows alone"
     used = ", ".join(f"{name} {one.runs[name].learning_rate:g} / {one.runs[name].head_learning_rate:g}" for name in VARIANTS)
     return [
         f"### {str(one.cell)[0].upper()}{str(one.cell)[1:]}",
         "",
-        f"{one.seeds} seed{'s' if one.seeds > 1 else ' (so the intervals are over test rows alone)'}; {run.steps} steps of {BATCH} a child, {run.rounds} rounds; rates (encoder / heads): {used}.",
+        f"{seeds}; {run.steps} steps of {BATCH} a child, {run.rounds} rounds; rates (encoder / heads): {used}.",
         "",
         *table(("child", "task", "rows train / test", *VARIANTS, "shared - alone", "pooled - alone"), rows),
         "",
