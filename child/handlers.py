@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from child import policy
+from child import body, policy
 from child.control import Control
 from child.home import ChildHome, keep_newest
 from child.machine import describe
@@ -229,6 +229,7 @@ class Child:
         with SetFile(base_path) as base:
             encoder.load_shared(base.read)
             private = store.load()
+            body.load(encoder, private)
             load_heads(tasks, private)
             control = Control(message.job, server, private) if plan.corrected else None
             trained = train(
@@ -242,7 +243,7 @@ class Child:
                 stopping=self.stopping,
                 progress=self.progress,
             )
-            after = trained.private
+            after = body.kept(trained.private, encoder)
             if control is not None:
                 after = control.kept(after, encoder, base.read, trained.steps * plan.learning_rate)
             with store.owed(message.job) as owed:
@@ -301,9 +302,11 @@ class Child:
             encoder = self.site.encoder(message.encoder)
             with SetFile(path) as target:
                 encoder.load_shared(target.read)
+            private = store.load()
+            body.load(encoder, private)
             rows = {task.task: task.samples for task in self._count(message.encoder.type, message.tasks)[0]}
             tasks = self.site.tasks(encoder, self.registry.of_type(message.encoder.type, tuple(rows)), None)
-            load_heads(tasks, store.load())
+            load_heads(tasks, private)
             scores = self.site.scores(encoder, tasks, message.splits)
             alone = References(self.home, message.encoder.name).beside(scores, rows)
         return Report(

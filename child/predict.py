@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from child import body
 from child.home import ChildHome
 from child.settings import ChildSettings
 from child.site import READY
@@ -47,6 +48,7 @@ def open_predictor(home: ChildHome, settings: ChildSettings, spec: TaskSpec, *, 
     loaded = encoders.load(_files(home, name), (home.modules,)).to(settings.device)
     with SetFile(_last_set(home, name)) as parameters:
         loaded.load_shared(parameters.read)
+    body.load(loaded, private)
     labels = _labels(home, spec, private)
     head = make_head(spec, labels, loaded.hidden, modules=(home.modules,), seed=0)
     _fill(head, spec, private)

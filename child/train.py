@@ -70,7 +70,7 @@ def train(
     :param stopping: asked after each step; true ends the round early, with what it has come to.
     :raises TrainingFailed: a loss is not finite, memory ran out, or a step took too long.
     """
-    store = LocalStore(plan, encoder.shared_parameters(), {name: task.head for name, task in tasks.items()}, correction)
+    store = LocalStore(plan, encoder.trainable(), {name: task.head for name, task in tasks.items()}, correction)
     for name in tasks:
         store.load_head_moments(name, tensors_of(private, f"{name}/moments/"))
     lines, queue = _lines(tasks, plan, private, clock, lease)

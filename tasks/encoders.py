@@ -4,7 +4,6 @@ Shapes: B samples, T tokens, H hidden.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from tasks import declared, lora, sources, starts
 from tasks.batches import Encoded, Inputs
 from tasks.declared import read_spec
+from tasks.division import divide
 from tasks.folder import DECLARATION, FROZEN, SHARED
 from tasks.processors import Processor, TextProcessor, VectorProcessor
 from tasks.specs import EncoderSpec, Lora, Module
@@ -38,29 +38,28 @@ class Encoder(nn.Module):
         self.spec, self.body, self.processor = spec, body, processor
         self.hidden: int = sources.width(spec, body) if spec.features == "vector" else int(body.config.hidden_size)  # type: ignore[union-attr]
         parameters, buffers = sources.tensors(body)
-        _check_patterns(spec, parameters)
+        division = divide(spec, body)
         self.products: Mapping[str, lora.Product] = {}
         if isinstance(spec.tuning, Lora):
-            self.products = lora.inject(spec.tuning, body, lora.target_layers(spec, spec.tuning, body))
-            moving = set(self.products)
-        else:
-            moving = {name for name in parameters if not spec.is_frozen(name)}
-        if not moving:
-            raise SpecError("`freeze` should leave something to train, found that it matches every parameter.")
+            self.products = lora.inject(spec.tuning, body, [name.removesuffix(".weight") for name in division.shared])
         for name, parameter in parameters.items():
-            parameter.requires_grad_(name in moving and not self.products)
-        self._matrices = {name: parameters[name] for name in parameters if name in moving}
-        self._frozen = {name: parameters[name] for name in parameters if name not in moving}
-        self._buffers_shared = tuple(buffers)
-        self._trainable = dict(self._matrices)
+            parameter.requires_grad_(name in division.private or (name in division.shared and not self.products))
+        self._matrices = {name: parameters[name] for name in division.shared}
+        self._frozen = {name: parameters[name] for name in division.frozen}
+        self._buffers_shared = division.buffers
+        self._private: dict[str, Tensor] = {name: {**parameters, **buffers}[name] for name in division.private}
+        self._private_start: dict[str, Tensor] = {}
+        self._shared_trainable = dict(self._matrices)
         if self.products:
-            self._trainable = {f"{name}@{part}": getattr(p, part.lower()) for name, p in self.products.items() for part in "AB"}
+            self._shared_trainable = {
+                f"{name}@{part}": getattr(p, part.lower()) for name, p in self.products.items() for part in "AB"
+            }
             self._reset_products()
 
     @property
     def device(self) -> torch.device:
         """Where its parameters lie."""
-        return next(iter(self._trainable.values())).device
+        return next(iter(self._shared_trainable.values())).device
 
     def forward(self, inputs: Inputs) -> Encoded:
         """One side of a batch, encoded."""
@@ -73,8 +72,13 @@ class Encoder(nn.Module):
     # -- as named tensors ----------------------------------------------------------------------------------------------
 
     def shared_parameters(self) -> dict[str, nn.Parameter]:
-        """What an optimiser moves; a matrix that is trained as a product stands as `NAME@A` and `NAME@B`."""
-        return self._trainable
+        """What is shared and an optimiser moves; a matrix that is trained as a product stands as `NAME@A` and `NAME@B`."""
+        return self._shared_trainable
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """All that an optimiser moves: what is shared, and what is private to the site."""
+        private = {name: tensor for name, tensor in self._private.items() if isinstance(tensor, nn.Parameter)}
+        return self._shared_trainable | private
 
     def shared_spec(self) -> dict[str, TensorSpec]:
         """Every shared tensor, under its plain name, whole also where it is trained as a product."""
@@ -116,16 +120,30 @@ class Encoder(nn.Module):
         return {name: product.factors() for name, product in self.products.items()}
 
     def frozen_tensors(self) -> dict[str, Array]:
-        """Everything that is not shared, by name."""
-        return {name: parameter.detach().cpu().numpy() for name, parameter in self._frozen.items()}
+        """Everything that is not shared, by name; of what is private the values that every site begins with."""
+        private = self._private_start or self._private
+        return {name: tensor.detach().cpu().numpy() for name, tensor in {**self._frozen, **private}.items()}
+
+    def private_tensors(self) -> dict[str, Array]:
+        """What is private to the site as it stands now, copies by name."""
+        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._private.items()}
+
+    @torch.no_grad()
+    def load_private(self, saved: Mapping[str, Array]) -> None:
+        """Take over what is private to the site; a tensor that is not there, or of another shape, begins anew."""
+        for name, tensor in self._private.items():
+            mine = saved.get(name)
+            fits = mine is not None and tuple(mine.shape) == tuple(tensor.shape)
+            tensor.copy_(torch.from_numpy(np.array(mine)) if fits else self._private_start[name])
 
     @torch.no_grad()
     def load_frozen(self, file: SetFile) -> None:
         """:raises DamagedFile: it is not the frozen part of this encoder."""
-        for name, parameter in self._frozen.items():
-            if (wanted := sources.tensor_spec(parameter)) != file.spec.get(name):
+        for name, tensor in {**self._frozen, **self._private}.items():
+            if (wanted := sources.tensor_spec(tensor)) != file.spec.get(name):
                 raise DamagedFile(f"`{file.path}` should hold {name!r} as {wanted}, found {file.spec.get(name)}.")
-            parameter.copy_(torch.from_numpy(file.read(name)))
+            tensor.copy_(torch.from_numpy(file.read(name)))
+        self._private_start = {name: tensor.detach().clone() for name, tensor in self._private.items()}
 
 
 def _pool(tokens: Tensor, mask: Tensor, pooling: str) -> Tensor:
@@ -135,13 +153,6 @@ def _pool(tokens: Tensor, mask: Tensor, pooling: str) -> Tensor:
     if pooling == "mean":
         return (tokens * kept).sum(1) / kept.sum(1).clamp(min=1e-9)
     return tokens.masked_fill(kept == 0, torch.finfo(tokens.dtype).min).amax(1)
-
-
-def _check_patterns(spec: EncoderSpec, parameters: Mapping[str, object]) -> None:
-    for pattern, written in zip(spec.freeze, spec.freeze_patterns(), strict=True):
-        if not any(fnmatchcase(name, written) for name in parameters):
-            some = ", ".join(list(parameters)[:5])
-            raise SpecError(f"`freeze` should match parameters, found none for {pattern!r}; they read {some}, …")
 
 
 # -- on disk -----------------------------------------------------------------------------------------------------------

@@ -94,6 +94,7 @@ class EncoderSpec(Spec):
     source: Annotated[Pretrained | Config | Module, Field(discriminator="kind")]
     layers: Positive | None = None  # keep the first N; None: all
     freeze: Texts = ()  # patterns on parameter names; "embeddings" means all of them
+    private: Texts = ()  # patterns on tensors that each site trains and keeps for itself; "norms": all of normalisation layers
     pooling: Literal["mean", "cls", "max"] = "mean"
     max_length: Positive = 128  # tokens
     tuning: Literal["full"] | Lora = "full"

@@ -14,13 +14,14 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from tasks import lora, sources
+from tasks import sources
 from tasks.declared import read_spec
+from tasks.division import divide
 from tasks.folder import FROZEN, SEEDED, SHARED
 from tasks.seeded.laws import Constant
 from tasks.seeded.recipe import TORCH, Recipe, hugging_face, recipe_for
 from tasks.seeded.tensor import SeededTensor
-from tasks.specs import EncoderSpec, Lora, Module, Pretrained
+from tasks.specs import EncoderSpec, Module, Pretrained
 from trunkline.errors import SpecError
 from trunkline.files import sha256_file, write_atomically
 from trunkline.sets import SetWriter
@@ -98,7 +99,8 @@ def make(folder: Path, part: Part, to: Path, modules: Sequence[Path] = ()) -> No
         raise SpecError(f"`{folder}` should be the folder of an encoder that starts from a seed, found no {SEEDED}.")
     spec = read_spec(folder)
     body = _network(spec, folder, modules)
-    shared = _shared(spec, body)
+    division = divide(spec, body)
+    shared = {*division.shared, *division.buffers}
     plans = {seeded.name: (seeded, sources.tensor_spec(tensor)) for seeded, tensor in found.recipe.tensors(body)}
     _write(to, {name: plan for name, plan in plans.items() if (name in shared) == (part == SHARED)})
 
@@ -109,15 +111,6 @@ def _network(spec: EncoderSpec, folder: Path, modules: Sequence[Path]) -> nn.Mod
         return sources.user_module(spec, spec.source, modules)
     with torch.device("meta"):
         return sources.from_config(sources.read_config(folder))
-
-
-def _shared(spec: EncoderSpec, body: nn.Module) -> set[str]:
-    parameters, buffers = sources.tensors(body)
-    if isinstance(spec.tuning, Lora):
-        moving = {f"{layer}.weight" for layer in lora.target_layers(spec, spec.tuning, body)}
-    else:
-        moving = {name for name in parameters if not spec.is_frozen(name)}
-    return moving | set(buffers)
 
 
 def _write(to: Path, plans: Mapping[str, tuple[SeededTensor, TensorSpec]]) -> None:

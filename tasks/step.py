@@ -23,7 +23,7 @@ class Gradient:
     task: str
     loss: float  # mean over the samples, before the task's weight
     samples: int
-    shared: dict[str, Tensor]  # by name in `Encoder.shared_parameters()`
+    shared: dict[str, Tensor]  # by name in `Encoder.trainable()`
     head: dict[str, Tensor]  # by name in `Head.named_parameters()`
 
 
@@ -46,7 +46,7 @@ def gradient(
         )
     device = encoder.device
     batch = batch.to(device)
-    shared, private = encoder.shared_parameters(), {name: p for name, p in head.named_parameters() if p.requires_grad}
+    shared, private = encoder.trainable(), {name: p for name, p in head.named_parameters() if p.requires_grad}
     targets = [*shared.values(), *private.values()]
     names = [*shared, *private]
     total: list[Tensor | None] = [None] * len(targets)

@@ -52,6 +52,7 @@ def _about(encoder: Table, version: Table, rounds: Sequence[Table]) -> str:
         f"- version {version['number']}, sha256 `{version['digest']}`",
         f"- type `{encoder['type']}`, started from {began}",
         f"- tuning: {_tuning(spec['tuning'])}; frozen: {', '.join(f'`{one}`' for one in spec['freeze']) or 'nothing'}",
+        *_private(spec),
         f"- rounds: {len(rounds)}; children that took part: {len(children)}",
     ]
     if encoder["spec"]["source"]["kind"] != "module":
@@ -68,6 +69,11 @@ def _short(path: Any) -> str:
 
 def _tuning(tuning: Any) -> str:
     return tuning if isinstance(tuning, str) else f"low-rank products of rank {tuning['rank']}, multiplied out"
+
+
+def _private(spec: Table) -> list[str]:
+    patterns = ", ".join(f"`{one}`" for one in spec.get("private", ()))
+    return [f"- private to each site, and here as they began: {patterns}"] if patterns else []
 
 
 def _use(encoder: Table, format: str) -> str:

@@ -30,6 +30,7 @@ class Wanted:
     shape: str | None = None
     layers: int | None = None
     freeze: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
     pooling: str | None = None
     max_length: int | None = None
     dropout: float | None = None
@@ -62,6 +63,8 @@ def spec_of(wanted: Wanted) -> "EncoderSpec":
     table |= {key: value for key in plain if (value := getattr(wanted, key)) is not None}
     if wanted.freeze:
         table["freeze"] = list(wanted.freeze)
+    if wanted.private:
+        table["private"] = list(wanted.private)
     if wanted.shape is not None:
         table["shape"] = _shape(wanted.shape)
     if wanted.lora is not None:

@@ -242,7 +242,7 @@ def test_without_a_first_set_the_shared_part_waits_for_one(encoder_folder: Path,
         ("", {"layers": 5}, "`layers` should be at most 4"),
         ("", {"max_length": 65}, "`max_length` should be at most 64"),
         ("", {"freeze": ("embedings.*",)}, "found none for 'embedings.*'"),
-        ("", {"freeze": ("*",)}, "should leave something to train"),
+        ("", {"freeze": ("*",)}, "`freeze` should leave something to share"),
     ],
 )
 def test_folders_and_declarations_that_cannot_work(damage: str, change: Any, said: str, hugging_face: Path, tmp_path: Path) -> None:
