@@ -12,8 +12,8 @@ from math import sqrt
 import numpy as np
 
 from master.rules import weights
-from master.rules.by_task import shares_by_task, task_movement
-from master.rules.deltas import gramian, weighted_movement
+from master.rules.by_task import shares_by_task, task_products
+from master.rules.deltas import weighted_movement
 from master.rules.mean import Mean
 from master.rules.rule import Combine, Combined, Contribution, Matrix, Parameters
 from tasks import conflict
@@ -40,7 +40,7 @@ class ConflictAverse(Combine):
         if len(shares) <= 1:
             return Mean().combine(base, updates, most)
         self.check_installed()
-        products = gramian(base, [task_movement(base, updates, of_task) for of_task in shares.values()])
+        products = task_products(base, updates, shares)
         if not np.isfinite(products).all():
             raise TooFewChildren("the movements of tasks should be small enough to be multiplied, found some that are not.")
         factors, stretch = self._factors(dict(zip(shares, products, strict=True)))

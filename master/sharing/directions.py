@@ -7,15 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from master.rules.by_task import shares_by_task
-from master.rules.deltas import floats
+from master.rules.by_task import blocks, sharers, shares_by_task
+from master.rules.deltas import line_of
 from master.rules.rule import Contribution, Matrix, Parameters
-from trunkline.tensors import from_bf16, row_slices
-
-AT_ONCE = 1 << 19
-"""Elements that are worked on at a time, of all children together: 2 MB, which caches hold."""
 
 
 def directions(base: Parameters, updates: Sequence[Contribution], target: Parameters) -> dict[str, Any] | None:
@@ -31,8 +26,7 @@ def directions(base: Parameters, updates: Sequence[Contribution], target: Parame
     shares = shares_by_task(updates)
     if len(shares) < 2:
         return None
-    taken = [update for update in updates if any(update.child in of_task for of_task in shares.values())]
-    table = np.array([[of_task.get(update.child, 0.0) for update in taken] for of_task in shares.values()])  # (T, n)
+    taken, table = sharers(updates, shares)
     among, along, own = _products(base, taken, target, table)
     with np.errstate(all="ignore"):
         norms, lengths = np.sqrt(np.diag(among)), np.sqrt(own)  # the encoder's own movement is the last of `norms`
@@ -69,27 +63,14 @@ def _products(
     among, along, own = np.zeros((tasks + 1, tasks + 1)), np.zeros(count), np.zeros(count)
     weights = shares.astype(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        for name in floats(base):
-            for rows in row_slices(base.spec[name], AT_ONCE // (count + tasks + 2)):
-                start = _flat(base, name, rows)
-                children = np.empty((count, len(start)), np.float32)
-                for line, update in zip(children, updates, strict=True):
-                    np.subtract(
-                        _flat(update.parameters, name, rows), start if update.base is None else _flat(update.base, name, rows), line
-                    )
-                vectors = np.empty((tasks + 1, len(start)), np.float32)
-                np.matmul(weights, children, vectors[:-1])
-                np.subtract(_flat(target, name, rows), start, vectors[-1])
-                among += vectors @ vectors.T
-                along += children @ vectors[-1]
-                own += np.vecdot(children, children)
+        for name, rows, start, children in blocks(base, updates, np.float32):
+            vectors = np.empty((tasks + 1, len(start)), np.float32)
+            np.matmul(weights, children, vectors[:-1])
+            np.subtract(line_of(target, name, rows), start, vectors[-1], casting="same_kind")
+            among += vectors @ vectors.T
+            along += children @ vectors[-1]
+            own += np.vecdot(children, children)
     return among, along, own
-
-
-def _flat(parameters: Parameters, name: str, rows: slice) -> NDArray[np.float32]:
-    """Rows of a float tensor in a line."""
-    values, dtype = parameters.read(name, rows), parameters.spec[name].dtype
-    return np.asarray(from_bf16(values) if dtype == "BF16" else values, dtype=np.float32).reshape(-1)
 
 
 def _ratios(above: Matrix, below: Matrix, *, bound: bool = False) -> list[list[float | None]]:
