@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tasks import starts
-from trunkline.errors import SpecError
+from trunkline.errors import FailedError, SpecError
 from trunkline.files import sha256_file
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def made(folder: Path, part: starts.Part, digest: str, to: Path, modules: Sequen
             logger.info("%s %s was made here from the seed", part, digest[:12])
             return True
         why = f"it should come out as {digest[:12]}, found {found[:12]}; other versions of the libraries build another network"
-    except SpecError as error:
+    except (SpecError, FailedError) as error:
         why = str(error)
     finally:
         beside.unlink(missing_ok=True)

@@ -50,7 +50,7 @@ def check(folder: Path, modules: tuple[Path, ...] = ()) -> None:
         assert (folder.parent / "made").read_bytes() == wanted, part
 
 
-@pytest.mark.parametrize("changes", [{}, {"freeze": ("embeddings",)}, {"tuning": Lora(rank=2)}], ids=str)
+@pytest.mark.parametrize("changes", [{"freeze": ("embeddings",)}, {"private": ("norms",)}, {"tuning": Lora(rank=2)}], ids=str)
 def test_both_sets_come_out_of_the_small_files(tokenizer_folder: Path, tmp_path: Path, changes: dict[str, object]) -> None:
     encoders.create(text(tokenizer_folder, **changes), tmp_path / "e")
     check(tmp_path / "e")
