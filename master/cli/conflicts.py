@@ -1,12 +1,13 @@
 """How the tasks of an encoder get on with each other, for people on a terminal."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 from trunkline.terminal import cell, pairs, table
 
 WIDE = 100
-"""Columns that a table of cosines may take with the tasks' names above it; else numbers stand there."""
+"""Columns of advice, and of a table of cosines with the tasks' names above it; where that is wider, numbers stand there."""
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
@@ -22,7 +23,9 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     if found["gains"]:
         shown += ["", "against training alone, newest round", "", *gains(found)]
     shown += ["", "advice", ""]
-    return shown + [f"- {cell(line)}" for line in found["advice"]]
+    for line in found["advice"]:
+        shown += wrap(cell(line), WIDE, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+    return shown
 
 
 COLUMNS = ("task", "split", "metric", "samples", "children", "alone", "shared", "gain", "allowed", "verdict")
@@ -45,7 +48,7 @@ def verdict(one: Mapping[str, Any], losing: set[str]) -> str:
     if one["task"] in losing:
         return "hurt"
     if abs(one["gain"]) <= one["allowed"]:
-        return "no difference"
+        return "no clear difference"
     return "gains" if one["gain"] > 0 else "loses"
 
 

@@ -17,9 +17,9 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .gains td, .gains th { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #8884; }
 .gains td:nth-child(-n+3), .gains th:nth-child(-n+3), .gains td:last-child, .gains th:last-child { text-align: left; }
 .heat th { font-weight: 500; padding: .2rem .6rem; } .heat th:first-child { text-align: right; }
-.heat thead th { max-width: 8rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.heat thead th { max-width: 8rem; min-width: 4.6rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .heat td { width: 4.2rem; height: 2.6rem; text-align: center; border: 2px solid Canvas; border-radius: 4px; }
-.hurt, .loses { color: #b91c1c; } .hurt { font-weight: 700; } .gain { font-weight: 600; }
+.hurt, .loses { color: #b91c1c; } .hurt { font-weight: 700; } .gains .up { font-weight: 600; }
 .key { display: inline-block; width: 12rem; height: .8rem; border-radius: 4px; vertical-align: middle; margin: 0 .5rem; }
 small { color: #777; }
 """
@@ -48,7 +48,7 @@ def _heat(found: Mapping[str, Any]) -> str:
     )
     scale = ", ".join(_colour(value) for value in (-1.0, 0.0, 1.0))
     return (
-        f"<h2>What the tasks moved the encoder by</h2><p>Cosines, {mean_over(found['compared'])}. against each other"
+        f"<h2>What the tasks moved the encoder by</h2><p>Cosines, {mean_over(found['compared'])}: against each other"
         f"<span class='key' style='background: linear-gradient(to right, {scale})'></span>the same way</p>"
         f"<table class='heat'><thead><tr><th></th>{head}</tr></thead>{rows}</table>"
     )
@@ -84,7 +84,7 @@ def _gain(one: Mapping[str, Any], losing: set[str], widest: float) -> str:
     word = verdict(one, losing)
     about = "".join(f"<td>{escape(str(one[key]))}</td>" for key in ("task", "split", "metric", "samples"))
     scores = "".join(f"<td>{one[key]:.3f}</td>" for key in ("alone", "shared"))
-    kind = word if word in ("hurt", "loses") else "gain"
+    kind = {"gains": "up", "hurt": "hurt", "loses": "loses"}.get(word, "")
     gain = f"<td class='{kind}'>{one['gain']:+.3f}</td><td>{_bar(one['gain'], one['allowed'], widest)}</td>"
     return f"<tr>{about}{scores}{gain}<td class='{kind}'>{word}</td></tr>"
 

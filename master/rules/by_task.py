@@ -46,9 +46,7 @@ def blocks(base: Parameters, updates: Sequence[Contribution], kind: type[np.floa
 
 
 def task_products(base: Parameters, updates: Sequence[Contribution], shares: Shares) -> Matrix:
-    """The inner products `(T, T)` of what each task's children moved on average. One pass; the same bit for bit whenever it is
-    made.
-    """
+    """The inner products `(T, T)` of what each task's children moved on average. One pass; done again, the same bits."""
     taken, table = sharers(updates, shares)
     total = np.zeros((len(shares), len(shares)))
     with np.errstate(over="ignore", invalid="ignore"):

@@ -31,11 +31,11 @@ def advise(found: Mapping[str, Any]) -> dict[str, Any]:
     suggested = [names] if all_is_well else _without(apart, losing)
     said = [*_directions(names, found["cosines"]), *_backwards(found["tasks"])]
     if len(apart) > 1 and all_is_well:
-        said.append(f"Still no task loses against training alone: one encoder for all is fine; {_listed(apart)} might gain more.")
+        said.append(f"Still no task loses against training alone: one encoder for all is fine. {_listed(apart)}, might gain more.")
     elif len(suggested) == 1:
         said.append("One encoder for all.")
     else:
-        said.append(f"Share {_listed(suggested)}; or keep one encoder, with a rule that heeds conflicts: --rule upgrad.")
+        said.append(f"{_listed(suggested)}. Or keep one for all, with a rule that heeds conflicts: --rule upgrad.")
     said += _losses(found["hurt"])
     missing = [name for name in names if name not in known]
     if missing:
@@ -113,4 +113,4 @@ def _losses(hurting: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _listed(parts: Sequence[Sequence[str]]) -> str:
-    return "; ".join(f"one encoder for {', '.join(group)}" for group in parts)
+    return "; ".join(f"{'one' if place else 'One encoder'} for {', '.join(group)}" for place, group in enumerate(parts))

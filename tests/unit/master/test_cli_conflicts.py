@@ -53,7 +53,7 @@ def test_what_people_see() -> None:
         "",
         "TASK     SPLIT  METRIC    SAMPLES  CHILDREN  ALONE  SHARED  GAIN    ALLOWED  VERDICT",
         "spam     test   accuracy  900      1         0.900  0.810   -0.090  0.025    hurt",
-        "valence  test   mse       50       2         0.500  0.490   +0.010  0.200    no difference",
+        "valence  test   mse       50       2         0.500  0.490   +0.010  0.200    no clear difference",
         "",
         "advice",
         "",
@@ -106,7 +106,7 @@ def read(text: str) -> list[str]:
 def test_the_page_says_the_same_and_needs_nothing_else() -> None:
     text = page(FOUND)
     words = read(re.sub(r"<(rect|line)([^>]*)/>", "", text))
-    for said in ("spam", "valence", "-0.30", "-0.090", "hurt", "no difference", "spam loses by sharing.", *FOUND["advice"]):
+    for said in ("spam", "valence", "-0.30", "-0.090", "hurt", "no clear difference", "spam loses by sharing.", *FOUND["advice"]):
         assert said in words
     assert not re.search(r"https?://|<script|<link|@import", text)
     assert read(page(NOTHING))[-1] == "Nothing yet."
