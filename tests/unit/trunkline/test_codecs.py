@@ -1,5 +1,6 @@
 """How sets travel, in every codec: what is decoded is the set, to the same bytes on both sides, and as a plain reading has it."""
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +10,10 @@ import pytest
 from tests.support import plain_codecs
 from tests.support.wires import LOSSY, SPEC, WORDS, decoded, random_set, reader, travel
 from trunkline.choices import options_of
-from trunkline.codecs import CODECS, Codec, Decoder, encode, find, wire_spec
+from trunkline.codecs import CODECS, Codec, Decoder, encode, find, left, wire_spec
 from trunkline.errors import SpecError
 from trunkline.files import sha256_file
-from trunkline.sets import SetFile, SetWriter, encoded_size, write_set
+from trunkline.sets import SetFile, SetWriter, encoded_size, write_rows, write_set
 from trunkline.tensors import FLOATS, Array, TensorSpec, from_bf16, row_slices, widen
 
 
@@ -214,6 +215,35 @@ def test_a_product_decodes_to_base_plus_b_a(tmp_path: Path, base: SetFile, codec
     decoder.write(tmp_path / "target")
     plain = plain_codecs.decode(tmp_path / "wire", tmp_path / "base", codec)
     assert plain_codecs.read(tmp_path / "target")["weight"][2] == plain["weight"]
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def peak(folder: Path, codec: str, rows: int) -> int:
+    """Bytes in memory at most while a set is written, read, and what is owed of it."""
+    folder.mkdir()
+    for seed in range(2):
+        write_set(folder / f"{seed}", {"w": np.random.default_rng(seed).standard_normal((rows, 1024), dtype=np.float32)})
+    tracemalloc.start()
+    try:
+        with SetFile(folder / "0") as base, SetFile(folder / "1") as new:
+            encode(folder / "wire", codec, base, new.read, durable=False)
+            with SetFile(folder / "wire") as wire:
+                decoder = Decoder(wire, codec, base)
+                decoder.write(folder / "target", durable=False)
+                rest = left(decoder, new.read)
+                if rest is not None:
+                    write_rows(folder / "rest", rest.spec, rest.read, durable=False)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_memory_does_not_grow_with_the_set(tmp_path: Path, codec: str) -> None:
+    few, many = (peak(tmp_path / f"{rows}", codec, rows) for rows in (1024, 4096))
+    assert many < 1.3 * few
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
