@@ -4,7 +4,7 @@ An exchange is what both have: down, train nothing, up, fuse (ours: check and pu
 stock Flower that is the whole round. Ours asks before it and waits for confirmations: the whole round stands beside the exchange.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,26 +15,30 @@ from trunkline.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One size of parameters, and how often each side exchanges them."""
+    """One size of parameters, how often each side exchanges them, and in which codecs ours does."""
 
     name: str
     elements: int  # float32
     tensors: int
     stock_rounds: int
     our_rounds: int
-    least: float  # times as fast, the aim
+    least: Mapping[str, float]  # codec -> times as fast as stock Flower, the aim
 
 
 SIZES: Sequence[Size] = (
-    Size("1 KiB", 256, 1, 4, 12, 20.0),
-    Size("84 MB", 22_000_000, 20, 4, 8, 6.0),
+    Size("1 KiB", 256, 1, 4, 12, {"float32": 20.0}),
+    Size("84 MB", 22_000_000, 20, 4, 8, {"float32": 6.0, "int8": 12.0}),
 )
-TINY: Sequence[Size] = (Size("1 KiB", 256, 1, 2, 3, 20.0), Size("4 MB", 1_000_000, 20, 2, 3, 6.0))
+TINY: Sequence[Size] = (
+    Size("1 KiB", 256, 1, 2, 3, {"float32": 20.0}),
+    Size("4 MB", 1_000_000, 20, 2, 3, {"float32": 6.0, "int8": 12.0}),
+)
 """For trying the script out."""
 
 COLUMNS = (
     "parameters",
     "side",
+    "codec",
     "rounds",
     "first round (s)",
     "round (s)",
@@ -60,14 +64,21 @@ def measure(sizes: Sequence[Size], folder: Path, clock: Clock, note: Note) -> Se
     rows: list[Sequence[str]] = []
     aims: list[Aim] = []
     for number, size in enumerate(sizes):
-        our = ours.measure(size.elements, size.tensors, size.our_rounds, folder / f"ours-{number}", clock, note)
         their = stock.measure(size.elements, size.tensors, size.stock_rounds, folder / f"stock-{number}", clock, note)
-        times, whole = ratio(their.exchange, our.exchange), ratio(their.usual, our.usual)
-        note(
-            f"{size.name}: stock {seconds(their.exchange)} s, ours {seconds(our.exchange)} s an exchange: {times:.1f} times as fast"
-        )
-        rows += [_row(size.name, "stock Flower", their), _row(size.name, "ours", our, f"{times:.1f}", f"{whole:.1f}")]
-        aims.append(Aim(f"an exchange of {size.name}, stock over ours", times, size.least, reason=why(our, times, size.least)))
+        rows.append(_row(size.name, "stock Flower", "float32", their))
+        moved: dict[str, int] = {}
+        for codec, least in size.least.items():
+            place = folder / f"ours-{number}-{codec}"
+            our = ours.measure(size.elements, size.tensors, size.our_rounds, place, clock, note, codec)
+            times, whole, moved[codec] = ratio(their.exchange, our.exchange), ratio(their.usual, our.usual), our.moved
+            note(
+                f"{size.name} {codec}: stock {seconds(their.exchange)} s, ours {seconds(our.exchange)} s an exchange: "
+                f"{times:.1f} times as fast"
+            )
+            rows.append(_row(size.name, "ours", codec, our, f"{times:.1f}", f"{whole:.1f}"))
+            aims.append(Aim(f"an exchange of {size.name} in {codec}, stock over ours", times, least, reason=why(our, times, least)))
+        if "int8" in moved:
+            aims.append(Aim(f"bytes of {size.name}, float32 over int8", ratio(moved["float32"], moved["int8"]), 1 / 0.27))
     return Section("Exchange", ABOUT, COLUMNS, rows, aims)
 
 
@@ -76,6 +87,6 @@ def why(our: Run, times: float, least: float) -> str:
     return f"an exchange of ours takes {seconds(our.exchange)} s where {seconds(our.exchange * times / least)} s were needed."
 
 
-def _row(name: str, side: str, run: Run, times: str = "", whole: str = "") -> list[str]:
+def _row(size: str, side: str, codec: str, run: Run, times: str = "", whole: str = "") -> list[str]:
     figures = [seconds(run.first), seconds(run.usual), seconds(run.exchange), megabytes(run.moved), megabytes(run.wire)]
-    return [name, side, str(len(run.rounds)), *figures, times, whole]
+    return [size, side, codec, str(len(run.rounds)), *figures, times, whole]

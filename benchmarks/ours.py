@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks import machine
 from benchmarks.agent import declare
-from benchmarks.figures import Note, Run, between
+from benchmarks.figures import Note, Run, between, later
 from child.home import ChildHome
 from child.identity import Identity, come_in
 from master.api.client import open_admin
@@ -64,13 +64,13 @@ class Fleet:
             deadline.check()
             self.clock.sleep(0.1)
 
-    def play(self, encoder: str, rounds: int) -> list[Mapping[str, Any]]:
+    def play(self, encoder: str, rounds: int, codec: str = "float32") -> list[Mapping[str, Any]]:
         """Play a job without evaluation to its end; return its events.
 
         :raises FailedError: it did not finish.
         """
         children = {"wanted": len(CHILDREN), "least": len(CHILDREN), "least_updates": len(CHILDREN), "wait_seconds": 120.0}
-        spec = {"encoder": encoder, "rounds": rounds, "report": [], "final_report": [], "children": children}
+        spec = {"encoder": encoder, "rounds": rounds, "codec": codec, "report": [], "final_report": [], "children": children}
         job = self.admin.call("POST", "/v1/admin/jobs", json.dumps({"spec": spec}))["job"]["id"]
         deadline, events, after = Deadline(self.clock, SECONDS, f"job {job}"), [], 0
         while not any(
@@ -121,7 +121,7 @@ def _enrolled(admin: Https, folder: Path, name: str, clock: Clock) -> Identity:
     return come_in(home, token, name, clock, random.Random(), patience=PATIENCE)
 
 
-def measure(elements: int, tensors: int, rounds: int, folder: Path, clock: Clock, note: Note) -> Run:
+def measure(elements: int, tensors: int, rounds: int, folder: Path, clock: Clock, note: Note, codec: str = "float32") -> Run:
     """Play rounds over two agents.
 
     :raises FailedError: a process ended, or an exchange was not answered by both.
@@ -129,14 +129,18 @@ def measure(elements: int, tensors: int, rounds: int, folder: Path, clock: Clock
     with fleet(folder, clock) as made:
         made.add_set("random", elements, tensors)
         made.start_agents()
-        note(f"ours: {rounds} rounds of {4 * elements} bytes")
+        note(f"ours: {rounds} rounds of {4 * elements} bytes in {codec}")
         before = machine.loopback()
-        events = made.play("random", rounds)
+        events = made.play("random", rounds, codec)
         after = machine.loopback()
     updates = sum(event["kind"] == "update.accepted" for event in events)
     if updates != rounds * len(CHILDREN):
         raise FailedError(f"{rounds * len(CHILDREN)} updates should be accepted, found {updates}.", hint=f"See {folder}.")
-    moved = sum(event["data"]["bytes"] for event in events if event["kind"] == "blob.moved") // rounds
+    moved: dict[int, int] = {}
+    for event in events:
+        if event["kind"] == "blob.moved":
+            moved[event["round"]] = moved.get(event["round"], 0) + event["data"]["bytes"]
     wire = None if before is None or after is None else (after - before) // rounds
     whole = between(events, "round.opened", "round.published")
-    return Run(whole, between(events, "round.members", "round.published"), moved, wire)
+    usual = int(later([moved[number] for number in sorted(moved)]))  # a child that comes in gets the whole set once
+    return Run(whole, between(events, "round.members", "round.published"), usual, wire)

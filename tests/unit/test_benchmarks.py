@@ -13,6 +13,7 @@ from benchmarks import machine
 from benchmarks.agent import Shifted
 from benchmarks.exchange import SIZES, why
 from benchmarks.figures import Aim, Run, Section, between, later, markdown, megabytes, ratio, seconds, table
+from benchmarks.fusing import Case, aims, specification
 from trunkline.sets import SetFile, write_set
 
 TIMES = st.floats(1e-3, 1e3)
@@ -127,7 +128,10 @@ def test_why_an_aim_was_missed_says_what_would_have_been_needed() -> None:
 
 
 def test_the_sizes_are_those_of_the_aims() -> None:
-    assert [(size.elements * 4, size.least) for size in SIZES] == [(1_024, 20.0), (88_000_000, 6.0)]
+    assert [(size.elements * 4, dict(size.least)) for size in SIZES] == [
+        (1_024, {"float32": 20.0}),
+        (88_000_000, {"float32": 6.0, "int8": 12.0}),
+    ]
     assert all(size.elements % size.tensors == 0 and min(size.stock_rounds, size.our_rounds) >= 2 for size in SIZES)
 
 
@@ -156,3 +160,28 @@ def test_what_stands_for_training_changes_every_value_and_reads_by_rows(tmp_path
         assert trained.read_shared("w", slice(3, 7)).tolist() == (values[3:7] + 0.5).tolist()
         assert trained.read_shared("w", slice(3, 7)).dtype == np.float32
         assert base.read("w").tolist() == values.tolist()
+
+
+# -- fusing --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_set_that_is_fused_has_about_as_many_values_as_asked() -> None:
+    assert sum(tensor.elements for tensor in specification(22_700_000).values()) == pytest.approx(22_700_000, rel=0.05)
+
+
+def test_what_fusing_should_reach_is_computed_from_the_cases() -> None:
+    mb = 1 << 20
+    cases = [
+        Case("flower", 4, False, 4.0, 0.5, 900 * mb),
+        Case("mean", 4, False, 1.0, 0.5, 100 * mb),
+        Case("flower", 16, False, 16.0, 2.0, 3000 * mb),
+        Case("mean", 16, False, 10.0, 2.0, 150 * mb),
+    ]
+    met = {aim.what: (round(aim.found, 3), aim.met) for aim in aims(cases, 90 * mb)}
+    assert met == {
+        "the mean of 4, Flower's time over ours": (4.0, True),
+        "the mean of 4, a copy's time over ours": (0.5, True),
+        "the mean of 16, Flower's time over ours": (1.6, False),
+        "the mean of 16, a copy's time over ours": (0.2, False),
+        "mean: a set's size over what peaks differ by": (1.8, True),
+    }
