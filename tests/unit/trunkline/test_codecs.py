@@ -48,8 +48,9 @@ def test_both_sides_decode_to_the_same_bytes_however_they_slice(tmp_path: Path, 
     assert sha256_file(tmp_path / "whole") == sha256_file(tmp_path / "sliced")
 
 
-@pytest.mark.parametrize("codec", WORDS)
-@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+@pytest.mark.parametrize(
+    ("codec", "scale"), [*((word, 1.0) for word in WORDS), *((word, 1e-30) for word in CODECS), ("int8", 1e30)]
+)
 def test_what_is_decoded_is_what_the_bytes_plainly_say(tmp_path: Path, base: SetFile, codec: str, scale: float) -> None:
     spec = {name: tensor for name, tensor in SPEC.items() if tensor.dtype != "F16" or scale <= 1}
     write_set(tmp_path / "base", random_set(0, spec, scale), spec)
@@ -186,7 +187,7 @@ def test_every_scale_of_movement_arrives(tmp_path: Path, codec: str) -> None:
     spec = {name: tensor for name, tensor in SPEC.items() if tensor.dtype == "F32"}
     write_set(tmp_path / "base", random_set(0, spec, 0.0), spec)
     with SetFile(tmp_path / "base") as base:
-        for scale in (1e-30, 1e-10, 1.0, 1e15, 1e30):
+        for scale in (1e-30, 1.0, 1e30):
             new = random_set(1, spec, scale)
             decoder = travel(tmp_path, codec, base, new)
             decoder.check_finite()
@@ -197,8 +198,7 @@ def test_every_scale_of_movement_arrives(tmp_path: Path, codec: str) -> None:
 # -- products ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", WORDS)
-@pytest.mark.parametrize("rank", [1, 3, 40])
+@pytest.mark.parametrize(("codec", "rank"), [*((word, 3) for word in CODECS), ("float32", 40), ("lowrank", 1), ("int8", 40)])
 def test_a_product_decodes_to_base_plus_b_a(tmp_path: Path, base: SetFile, codec: str, rank: int) -> None:
     rng = np.random.default_rng(2)
     a, b = rng.normal(size=(rank, 40)).astype(np.float32), rng.normal(size=(90, rank)).astype(np.float32)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.wires import LOSSY, SPEC, WORDS, random_set, reader, travel
-from trunkline.codecs import Decoder, encode, find, wire_spec
+from trunkline.codecs import CODECS, Decoder, encode, find, wire_spec
 from trunkline.errors import DamagedFile, Reason, RefusedValue
 from trunkline.sets import SetFile, write_set
 from trunkline.tensors import Array, SetSpec, TensorSpec, narrow, row_slices, widen
@@ -148,13 +148,11 @@ def test_places_out_of_range_or_order_are_refused(tmp_path: Path, base: SetFile,
     assert caught.value.reason is Reason.MALFORMED
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
-@pytest.mark.parametrize("name", ["weight", "half", "scale", "short", "long", "vector"])
-@pytest.mark.parametrize("codec", WORDS)
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, 3e38])
+@pytest.mark.parametrize("name", ["weight", "half", "scale", "short", "long"])
+@pytest.mark.parametrize("codec", CODECS)
 def test_what_diverged_at_a_child_is_refused_without_a_warning(tmp_path: Path, codec: str, name: str, bad: float) -> None:
-    old = {
-        key: np.full_like(array, 3e38) if key in ("weight", "scale", "vector") else array for key, array in random_set(0).items()
-    }
+    old = {key: np.full_like(array, 3e38) if key in ("weight", "scale") else array for key, array in random_set(0).items()}
     write_set(tmp_path / "base", old, SPEC)
     new = {key: array.copy() for key, array in old.items()}
     new[name].reshape(-1)[:3] = narrow(np.full(min(3, new[name].size), bad), SPEC[name].dtype)
