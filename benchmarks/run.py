@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import blobs, codecs, exchange, machine, seeded, training
+from benchmarks import blobs, codecs, exchange, fusing, machine, seeded, training
 from benchmarks.figures import Note, Section, markdown
 from trunkline.clock import SystemClock
 from trunkline.errors import TrunklineError
@@ -24,6 +24,7 @@ CLOCK = SystemClock()
 PARTS: Mapping[str, Part] = {
     "exchange": lambda folder, tiny, note: exchange.measure(exchange.TINY if tiny else exchange.SIZES, folder, CLOCK, note),
     "training": lambda folder, tiny, note: training.measure(*((3, 1) if tiny else (12, 7)), folder, note),
+    "fusing": lambda folder, tiny, note: fusing.measure(*((1_500_000, 1) if tiny else (22_700_000, 3)), folder, note),
     "blobs": lambda folder, tiny, note: blobs.measure(*((1_000_000, 2) if tiny else (22_000_000, 5)), folder, CLOCK, note),
     "seeded": lambda folder, tiny, note: seeded.measure(*((seeded.TINY, 2) if tiny else (seeded.FULL, 15)), note),
     "codecs": lambda folder, tiny, note: codecs.measure(*((codecs.TINY, 2) if tiny else (codecs.FULL, 7)), folder, note),
