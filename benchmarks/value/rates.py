@@ -1,8 +1,9 @@
 """Learning rates of each variant in each cell, searched for on the validation rows of draws that the study does not use.
 
 First the encoder's rate, with the heads' at a middle value: three steps of a ladder, then further as long as the best lies at the
-end of what was tried. In the data-poor cells the heads' rate follows, up and down from there with the encoder's rate found; the
-other cells begin at what the data-poor cell of the same start came to, and keep its heads' rate.
+end of what was tried. In the data-poor cells the heads' rate follows, up and down from there with the encoder's rate found, and
+then the encoder's once more, since faster heads want a slower encoder. The other cells begin at what the data-poor cell of the same
+start came to, and keep its heads' rate.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +49,9 @@ def _search(cell: Cell, variant: Variant, score: Score) -> tuple[Rates, list[Run
     if missing or not cell.poor:
         return Rates(rate, head), missing
     head, missing = _climb(HEADS, HEADS.index(HEAD), lambda head: run(rate, head), score)
+    if missing:
+        return Rates(rate, head), missing
+    rate, missing = _climb(LADDER, LADDER.index(rate), lambda rate: run(rate, head), score)
     return Rates(rate, head), missing
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.value import compared, defaults, drive, rates, report
+from benchmarks.value import compared, data, defaults, drive, rates, report, support, variants
 from benchmarks.value.answers import ask
 from benchmarks.value.bench import Bench, Kept
 from benchmarks.value.data import ROOT, draw, sizes, truths
@@ -37,6 +37,7 @@ from benchmarks.value.study import (
     others,
 )
 from benchmarks.value.support import job, refusal
+from benchmarks.value.variants import Workplace, carry_out
 from master.jobs import JobSpec
 from tasks import encoders
 from tasks.evaluate import evaluate
@@ -194,6 +195,17 @@ def test_the_other_cells_begin_where_the_poor_one_ended() -> None:
     assert rates.chosen(rich, lambda run: None) is None
     found, _ = search(rich, value)
     assert set(found.values()) == {Rates(4e-3, 1e-2)}
+
+
+def test_faster_heads_may_want_a_slower_encoder() -> None:
+    """The best encoder rate is half as high with the best heads' rate as with the one that the search begins with."""
+
+    def value(run: Run) -> float:
+        best = 1e-3 if run.head_learning_rate <= rates.HEAD else 5e-4
+        return 0.1 * (run.head_learning_rate == 1e-2) - 0.01 * abs(np.log(run.learning_rate / best))
+
+    found, _ = search(CELLS[0], value)
+    assert set(found.values()) == {Rates(5e-4, 1e-2)}
 
 
 # -- the bootstrap -----------------------------------------------------------------------------------------------------
@@ -466,3 +478,19 @@ def test_answers_row_by_row_come_to_the_score_of_the_product(tmp_path: Path, mad
     if head != "regression":
         whole = sum(found.sizes) if found.sizes else len(found.rows)
         assert sum(found.rows) / whole == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_of_each_variant_answers_for_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real encoder and three of the children, two steps each: the same rows are asked in each variant."""
+    few = [place for place in PLACES if place.child in ("shop-imdb", "shop-yelp", "addresses")]
+    for module in (variants, data, support):
+        monkeypatch.setattr(module, "PLACES", few)
+    found = {}
+    for variant in VARIANTS:
+        run = replace(make(variant, CELLS[0], 0, RATES, "validation"), steps=2)
+        found[variant] = carry_out(replace(run, rounds=1) if variant == "shared" else run, Workplace(tmp_path))
+    counts = [{child: len(answers.rows) for child, answers in outcome.children.items()} for outcome in found.values()]
+    assert counts[0] == counts[1] == counts[2] and set(counts[0]) == {place.child for place in few}
+    assert (found["shared"].bytes_up > 0, found["alone"].bytes_up) == (True, 0)
