@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,8 @@ torch.set_num_threads(1)
 
 CODECS = ("float32", "bf16", "int8", "int4:group=32", "topk:share=0.05", "lowrank:rank=2")
 LOSSY = CODECS[1:]
+QUICK = "int8"
+"""The one that is played each time; the others are marked as slow."""
 TRAINING = {"steps": 2, "learning_rate": 3e-3}
 
 
@@ -66,7 +69,11 @@ def owed(child: Child) -> dict[str, bytes]:
         return {name: file.read(name).tobytes() for name in file if name.startswith("@owed/")}
 
 
-@pytest.mark.parametrize("codec", CODECS)
+def cells(codecs: tuple[str, ...]) -> list[Any]:
+    return [pytest.param(word, marks=() if word == QUICK else pytest.mark.slow) for word in codecs]
+
+
+@pytest.mark.parametrize("codec", cells(CODECS))
 def test_master_and_children_hold_the_same_sets(tmp_path: Path, codec: str) -> None:
     world = make(tmp_path)
     taps, children = link(world)
@@ -82,7 +89,7 @@ def test_master_and_children_hold_the_same_sets(tmp_path: Path, codec: str) -> N
         assert row.size <= most * shared + 100, "the header counts in a set so small"
 
 
-@pytest.mark.parametrize("codec", LOSSY)
+@pytest.mark.parametrize("codec", cells(LOSSY))
 def test_a_codec_is_applied_once_up_and_once_down(tmp_path: Path, codec: str) -> None:
     """T-48: the target is what the plain reading of the difference says, and what it should be is the mean of the plain updates."""
     world = make(tmp_path)
@@ -126,7 +133,7 @@ def test_products_of_different_ranks_are_fused_as_products(tmp_path: Path) -> No
 # -- what is owed ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", ["int8", "topk:share=0.05"])
+@pytest.mark.parametrize("codec", cells(("int8", "topk:share=0.05")))
 def test_a_child_that_is_killed_goes_on_with_what_it_owes(tmp_path: Path, codec: str) -> None:
     """Given kills between rounds, before the private state is saved and after it, Then the job ends as an undisturbed one."""
     calm, troubled = make(tmp_path / "calm"), make(tmp_path / "troubled")
@@ -215,6 +222,7 @@ def test_another_job_owes_nothing_and_float32_never_does(tmp_path: Path) -> None
     assert owed(world.children["amy"]) == {}
 
 
+@pytest.mark.slow
 def test_an_update_that_is_refused_leaves_the_next_round_sound(tmp_path: Path) -> None:
     """Given a child whose second update is refused, Then that movement is lost, and it owes no more than one round's rest."""
     world = make(tmp_path)
@@ -240,6 +248,7 @@ def test_an_update_that_is_refused_leaves_the_next_round_sound(tmp_path: Path) -
 # -- who holds what ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_child_that_missed_a_round_gets_the_whole_set(tmp_path: Path) -> None:
     world = make(tmp_path)
 
