@@ -91,6 +91,16 @@ def test_imtl_g(seed: int, tasks: int) -> None:
     np.testing.assert_allclose(along, along[0], rtol=1e-4)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_imtl_g_goes_forward_for_every_task_however_long_its_movement(seed: int) -> None:
+    """Where lengths differ that much, the paper's weights can sum to less than zero, and lead every task backwards."""
+    rows = movements(seed, 4) * 10.0 ** np.random.default_rng(seed).integers(-5, 6, (4, 1))
+    step = unit(conflict.imtl_g(rows @ rows.T) @ rows)
+    along = [unit(row) @ step for row in rows]
+    assert min(along) > 0
+    np.testing.assert_allclose(along, along[0], rtol=1e-6)
+
+
 # -- what they promise -------------------------------------------------------------------------------------------------
 
 
