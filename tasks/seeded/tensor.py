@@ -113,7 +113,7 @@ def _matrices(out: Array, grid: Grid) -> Array:
     shape = out.shape
     merged = (_size(shape[:first]), _size(shape[first:second]), _size(shape[second:]))
     view = out.reshape(merged)
-    if not np.shares_memory(view, out):
+    if not np.may_share_memory(view, out):
         raise UsageError(f"`out` should have axes that can be merged to {merged}, found strides {out.strides} of {shape}.")
     return view
 

@@ -46,7 +46,7 @@ def test_the_plain_philox_gives_the_known_answers_of_random123(width: int, count
 
 
 @given(
-    key=st.binary(min_size=16, max_size=16), first=st.integers(0, 2**60), count=st.integers(1, 3), size=st.sampled_from([4, 16, 64])
+    key=st.binary(min_size=16, max_size=16), first=st.integers(0, 2**60), count=st.integers(1, 2), size=st.sampled_from([4, 16])
 )
 def test_the_words_of_a_tile_are_philox_of_its_counts(key: bytes, first: int, count: int, size: int) -> None:
     found = Philox(key, size).words([(first, count)])
