@@ -45,9 +45,7 @@ def test_the_plain_philox_gives_the_known_answers_of_random123(width: int, count
     assert list(philox.philox4x(width, numbers[0], numbers[1])) == numbers[2]
 
 
-@given(
-    key=st.binary(min_size=16, max_size=16), first=st.integers(0, 2**60), count=st.integers(1, 2), size=st.sampled_from([4, 16])
-)
+@given(key=st.binary(min_size=16, max_size=16), first=st.integers(0, 2**60), count=st.integers(1, 2), size=st.sampled_from([4, 16]))
 def test_the_words_of_a_tile_are_philox_of_its_counts(key: bytes, first: int, count: int, size: int) -> None:
     found = Philox(key, size).words([(first, count)])
     pair = (int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little"))
