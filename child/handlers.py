@@ -17,7 +17,7 @@ from child.sets import SetCache
 from child.settings import ChildSettings
 from child.site import Site
 from child.state import PrivateStore
-from child.train import Trained, load_heads, train
+from child.train import LocalTask, Trained, load_heads, train
 from child.transfer import Transfer
 from tasks.encoders import Encoder
 from tasks.step import memory_ran_out
@@ -307,6 +307,8 @@ class Child:
             rows = {task.task: task.samples for task in self._count(message.encoder.type, message.tasks)[0]}
             tasks = self.site.tasks(encoder, self.registry.of_type(message.encoder.type, tuple(rows)), None)
             load_heads(tasks, private)
+            if message.settle is not None:
+                self._settle(message, encoder, tasks, store)
             scores = self.site.scores(encoder, tasks, message.splits)
             alone = References(self.home, message.encoder.name).beside(scores, rows)
         return Report(
@@ -318,6 +320,18 @@ class Child:
             alone=alone,
             seconds=time.perf_counter() - started,
         )
+
+    def _settle(self, message: ReportRequest, encoder: Encoder, tasks: Mapping[str, LocalTask], store: PrivateStore) -> None:
+        """Fit the heads to the target set and keep them so; asked again, they are as they were fitted the first time."""
+        key = (message.job, message.round, message.target.digest)
+        if message.settle is None or store.sent(key) is not None:
+            return
+        plan = self.site.plan(message.settle)
+        trained = train(
+            encoder, tasks, plan, store.load(), clock=self.clock, lease=self.settings.batch_lease, stopping=self.stopping
+        )
+        store.save(key, body.kept(trained.private, encoder), {"settled": message.target.digest})
+        store.commit(message.job, message.round)
 
     # -- shared --------------------------------------------------------------------------------------------------------------
 

@@ -54,14 +54,15 @@ class LocalStore:
 
     @torch.no_grad()
     def apply(self, gradient: Gradient) -> None:
-        """Move the shared layers and the head of the gradient's task by one step."""
+        """Move the shared layers and the head of the gradient's task by one step; in the plan's first ones the head alone."""
         head = self.heads[gradient.task]
+        correction = {} if self.step < self.plan.head_steps else self._correction
         for name, grad in gradient.shared.items():
             pull = self.plan.prox * (self.shared[name] - self._anchor[name]) if self._anchor else 0.0
             self.shared[name].grad = grad + pull if self._anchor else grad
-        for name, correction in self._correction.items():  # also where this batch has no gradient
+        for name, more in correction.items():  # also where this batch has no gradient
             grad_now = self.shared[name].grad
-            self.shared[name].grad = correction.clone() if grad_now is None else grad_now + correction
+            self.shared[name].grad = more.clone() if grad_now is None else grad_now + more
         for name, grad in gradient.head.items():
             head[name].grad = grad
         touched = [p for p in (*self.shared.values(), *head.values()) if p.grad is not None]

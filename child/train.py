@@ -46,7 +46,7 @@ class Trained:
     samples: Mapping[str, int]  # distinct samples applied, by task
     applied: Mapping[str, int]  # deliveries: steps x batch
     losses: Mapping[str, float]  # mean loss by task
-    steps: int
+    steps: int  # batches that moved the shared parameters
     private: Private
 
 
@@ -93,7 +93,7 @@ def train(
         samples={task: len(samples) for task, samples in seen.items()},
         applied={task: queue.counts(task).applied for task in seen},
         losses={task: float(np.mean(values)) for task, values in losses.items()},
-        steps=store.step,
+        steps=max(0, store.step - plan.head_steps),
         private=_keep(private, tasks, store, lines, queue, plan),
     )
 
@@ -109,7 +109,15 @@ def _next_batch(lines: Mapping[str, Line], queue: MemoryQueue[int]) -> Claim[int
 def _step(encoder: Encoder, task: LocalTask, plan: Plan, claim: Claim[int], store: LocalStore) -> float:
     batch = task.table.batch(np.asarray(claim.samples, dtype=np.int64), plan.max_length)
     seed = dropout_seed(plan.seed, claim.task, plan.done_steps + store.step)
-    result = gradient(encoder, task.head, batch, micro_batch=plan.micro_batch, precision=plan.precision, seed=seed)
+    result = gradient(
+        encoder,
+        task.head,
+        batch,
+        micro_batch=plan.micro_batch,
+        precision=plan.precision,
+        seed=seed,
+        head_alone=store.step < plan.head_steps,
+    )
     store.apply(result)
     return result.loss
 

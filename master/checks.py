@@ -39,7 +39,7 @@ def check_speaks(confirmation: Confirmation, least: int) -> None:
     """:raises RefusedValue: `wire`: the child is too old for what the job asks."""
     if confirmation.speaks[1] < least:
         raise RefusedValue(
-            Reason.WIRE, f"the child should speak wire version {least} for the job's rule, found up to {confirmation.speaks[1]}."
+            Reason.WIRE, f"the child should speak wire version {least} for what the job asks, found up to {confirmation.speaks[1]}."
         )
 
 

@@ -65,6 +65,8 @@ class Training(Section):
     """How children train in a round; the fields of `Plan` that a person chooses."""
 
     steps: Annotated[int, Field(ge=1, le=1_000_000)] = 20
+    head_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0  # of these, at first, move the heads alone
+    settle_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0  # after the last round, which fit the heads to what came out
     optimizer: Optimizer = "adamw"
     learning_rate: Positive = 5e-5
     head_learning_rate: Positive = 1e-3
@@ -78,6 +80,12 @@ class Training(Section):
     max_length: Whole | None = None
     precision: Precision = "float32"
     threads: Whole | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.head_steps >= self.steps:
+            raise ValueError(f"`head_steps` should be fewer than `steps` ({self.steps}), found {self.head_steps}")
+        return self
 
 
 class JobSpec(Section):
@@ -120,7 +128,7 @@ class JobSpec(Section):
     def plan(self, number: int) -> Plan:
         """What a child is told in round `number` (from 1)."""
         total = self.rounds * self.training.steps
-        fields: dict[str, Any] = self.training.model_dump(exclude={"warmup"})
+        fields: dict[str, Any] = self.training.model_dump(exclude={"warmup", "settle_steps"})
         return Plan(
             **fields,
             total_steps=total,
@@ -129,3 +137,13 @@ class JobSpec(Section):
             seed=self.seed,
             corrected=self.fuse_rule.corrects,
         )
+
+    def settling(self) -> Plan | None:
+        """How a child fits its heads to the last target: at a constant rate, in the order of samples where its training ended."""
+        steps = self.training.settle_steps
+        if not steps:
+            return None
+        last = self.plan(self.rounds)
+        done = last.done_steps + last.steps
+        changes = {"steps": steps, "head_steps": steps, "done_steps": done, "total_steps": done + steps}
+        return last.model_copy(update=changes | {"warmup_steps": 0, "decay": "none", "corrected": False})

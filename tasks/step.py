@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tasks.batches import Batch
+from tasks.batches import Batch, Encoded, Inputs
 from tasks.encoders import Encoder
 from tasks.heads import Head
 from trunkline.errors import Reason, SpecError, TrainingFailed
@@ -28,13 +28,21 @@ class Gradient:
 
 
 def gradient(
-    encoder: Encoder, head: Head, batch: Batch, *, micro_batch: int | None = None, precision: str = "float32", seed: int = 0
+    encoder: Encoder,
+    head: Head,
+    batch: Batch,
+    *,
+    micro_batch: int | None = None,
+    precision: str = "float32",
+    seed: int = 0,
+    head_alone: bool = False,
 ) -> Gradient:
     """The gradient of `head.spec.weight` times the mean loss of a batch.
 
     :param micro_batch: samples a forward pass; None: all at once. Parts weigh as their sizes, so the gradient is the same.
     :param precision: of the forward pass, one of PRECISIONS; gradients are always float32.
     :param seed: of dropout. The global random generators are left as they were.
+    :param head_alone: leave the encoder as it is, and without dropout; there is a gradient of the head only.
     :raises SpecError: the head's loss cannot be taken in parts, or no such precision.
     :raises TrainingFailed: `not_finite`, `memory`, `training`.
     """
@@ -46,18 +54,22 @@ def gradient(
         )
     device = encoder.device
     batch = batch.to(device)
-    shared, private = encoder.trainable(), {name: p for name, p in head.named_parameters() if p.requires_grad}
+    shared = {} if head_alone else encoder.trainable()
+    private = {name: p for name, p in head.named_parameters() if p.requires_grad}
     targets = [*shared.values(), *private.values()]
     names = [*shared, *private]
     total: list[Tensor | None] = [None] * len(targets)
     loss = 0.0
-    _train_mode(encoder, head)
+    _train_mode(head)
+    encoder.eval() if head_alone else _train_mode(encoder)
     with _translated(batch), _seeded(seed, device):
         for piece in batch.pieces(micro_batch):
             share = piece.size / batch.size
             with _autocast(precision, device):
-                value = head.loss([encoder(side) for side in piece.inputs], piece)
+                value = head.loss([_encoded(encoder, side, head_alone) for side in piece.inputs], piece)
             loss += _finite(value, batch) * share
+            if not targets:  # a head of no parameters, by itself
+                continue
             found = torch.autograd.grad(_scaled(value, share * head.spec.weight), targets, allow_unused=True)
             total = [_sum(old, new) for old, new in zip(total, found, strict=True)]
     grads = [(name, tensor) for name, tensor in zip(names, total, strict=True)]
@@ -70,10 +82,14 @@ def gradient(
     )
 
 
-def _train_mode(encoder: Encoder, head: Head) -> None:
-    for module in (encoder, head):
-        if not module.training:
-            module.train()
+def _train_mode(module: nn.Module) -> None:
+    if not module.training:  # walking through all parts takes its time
+        module.train()
+
+
+def _encoded(encoder: Encoder, side: Inputs, alone: bool) -> Encoded:
+    with torch.no_grad() if alone else nullcontext():
+        return encoder(side)
 
 
 def _scaled(loss: Tensor, factor: float) -> Tensor:

@@ -116,6 +116,7 @@ class Plan(Value):
     precision: Precision = "float32"
     threads: Annotated[int, Field(ge=1)] | None = None  # None: the child's setting
     seed: Count = 0
+    head_steps: Count = Field(default=0, json_schema_extra=since(2))  # the first of `steps`, which move the heads alone
     corrected: bool = Field(default=False, json_schema_extra=since(2))  # SCAFFOLD: gradients are corrected by control variates
 
 
@@ -239,7 +240,7 @@ class Update(Message):
     applied: dict[Name, Count]  # deliveries: steps x batch, by task
     losses: dict[Name, Finite]  # mean training loss by task
     seconds: Seconds
-    steps: Count = Field(default=0, json_schema_extra=since(2))  # batches applied, over all tasks; 0: not told
+    steps: Count = Field(default=0, json_schema_extra=since(2))  # batches that moved the shared parameters; 0: not told
 
 
 class ReportRequest(Message):
@@ -256,6 +257,7 @@ class ReportRequest(Message):
     splits: tuple[Split, ...] = ("validation",)
     delta: DeltaRef | None = None
     token: str
+    settle: Plan | None = Field(default=None, json_schema_extra=since(2))  # train the heads alone on the target before
 
 
 class Report(Message):

@@ -42,6 +42,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag("keep-rounds", "keep_rounds", "int", "Rounds whose recorded updates are kept."),
     Flag("seed", "seed", "int", "Of everything that is drawn."),
     Flag("steps", "training.steps", "int", "Batches a round, at each child."),
+    Flag("head-steps", "training.head_steps", "int", "The first of them, which move the heads alone."),
+    Flag("settle-steps", "training.settle_steps", "int", "Batches that fit the heads to what came out at last."),
     Flag("optimizer", "training.optimizer", "text", "adamw or sgd."),
     Flag("learning-rate", "training.learning_rate", "float", "Of the shared parameters."),
     Flag("head-learning-rate", "training.head_learning_rate", "float", "Of the private heads."),

@@ -75,8 +75,8 @@ class Play:
 
     @property
     def least_wire(self) -> int:
-        """The oldest wire version in which the job's rule can be told to a child."""
-        return 2 if self.spec.fuse_rule.corrects else 1
+        """The oldest wire version in which what the job asks can be told to a child."""
+        return 2 if self.spec.fuse_rule.corrects or self.spec.training.head_steps else 1
 
     def version(self, digest: str) -> Version:
         return self.ledger.version_by_digest(digest, self.encoder.name)

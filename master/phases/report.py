@@ -10,18 +10,18 @@ from master.sharing.history import hurt_in
 from master.stopping import RoundScores, reason_to_stop, score_round
 from trunkline.clock import Deadline
 from trunkline.errors import RefusedValue
-from trunkline.messages import Message, Report, ReportRequest, Score
+from trunkline.messages import Message, Plan, Report, ReportRequest, Score
 
 
 def report(job: Play, round_: Round) -> Round:
     """Collect the reports and close the round; its reason says why the job stops after it, if it does.
 
-    After the last round the splits that only the finished encoder is tested on are asked for as well.
+    After the last round the splits that only the finished encoder is tested on are asked for as well, once the heads have settled.
     """
     _collect(job, round_, job.spec.report)
     reason = _why_stop(job, round_)
     if reason is not None:
-        _collect(job, round_, job.spec.final_report)
+        _collect(job, round_, job.spec.final_report, job.spec.settling())
     for loss in hurt_in(job.pen, round_, job.spec.rounds, last=reason is not None):
         job.pen.event("task.hurt", round=round_.number, data=loss.event())
     job.pen.close_round(round_.number, reason or "")
@@ -40,16 +40,19 @@ def _why_stop(job: Play, round_: Round) -> str | None:
     return reason_to_stop(job.spec.stop, job.spec.rounds, [scores_of(job, number) for number in fused], elapsed)
 
 
-def _collect(job: Play, round_: Round, splits: Iterable[str]) -> None:
-    """Ask the members for scores on splits they have not reported yet, and record what comes in time."""
+def _collect(job: Play, round_: Round, splits: Iterable[str], settle: Plan | None = None) -> None:
+    """Ask the members for scores on splits they have not reported yet, and record what comes in time.
+
+    :param settle: how heads are fitted to the target before; then they are asked for all of these splits.
+    """
     known = {row.child: Report.of_table(row.report) for row in job.pen.reports(round_.number)}
     seconds = job.spec.children.report_seconds
     asked: dict[str, Message] = {}
     for child, member in _reporters(job, round_).items():
         told = {score.split for score in known[child].scores} if child in known else set()
-        missing = [split for split in splits if split not in told]
+        missing = [split for split in splits if settle or split not in told]
         if missing:
-            asked[child] = _request(job, round_, member, missing, seconds)
+            asked[child] = _request(job, round_, member, missing, seconds, settle)
     deadline = Deadline(job.clock, seconds, f"the reports of round {round_.number}")
     for child, answer, _ in job.exchange(round_, Report, asked, deadline):
         try:
@@ -68,12 +71,13 @@ def _reporters(job: Play, round_: Round) -> dict[str, Member]:
     return {child: members[number, child] for child, number in origins.items()}
 
 
-def _request(job: Play, round_: Round, member: Member, splits: list[str], seconds: float) -> ReportRequest:
+def _request(job: Play, round_: Round, member: Member, splits: list[str], seconds: float, settle: Plan | None) -> ReportRequest:
     assert round_.target is not None, f"round {round_.number} is reporting on a target"
     version = job.version(round_.target)
     delta, token = job.opening(member.child, round_, version, {*confirmation_of(member).holds, round_.base}, seconds)
     target = job.set_ref(version)
     asked: dict[str, Any] = {"child": member.child, "target": target, "splits": tuple(splits), "delta": delta, "token": token}
+    asked |= {"settle": settle}
     return ReportRequest(**job.terms(round_), **asked)
 
 

@@ -1,6 +1,7 @@
 """Tensors of the encoder that stay at each site: trained there, kept there, never sent (FedBN and its kind)."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,7 +134,7 @@ def test_predictions_use_the_site_s_own(tmp_path: Path) -> None:
         ({"private": ["*LayerNorm*"], "freeze": ["*LayerNorm*"]}, "`private` should leave out what is frozen"),
     ],
 )
-def test_declarations_that_cannot_be(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+def test_declarations_that_cannot_be(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         make_world(tmp_path, **changes)
 
