@@ -70,7 +70,7 @@ class SetCache:
             if (found := sha256_file(wire)) != delta.digest:
                 raise RefusedValue(Reason.DIGEST, f"the difference should be {delta.digest[:12]}, found {found[:12]}.")
             with SetFile(held) as base, SetFile(wire) as file:
-                Decoder(file, delta.codec, base).write(to)
+                Decoder(file, delta.codec, base).write(to, durable=False)  # its digest is compared before each use
         except DamagedFile as error:
             held.unlink(missing_ok=True)  # what came is what was named, so this is what is damaged; it is not named again
             raise RefusedValue(Reason.DAMAGED, error.message) from None

@@ -6,10 +6,12 @@ sends the same update again and trains nothing; a round that is played again fro
 first time. The pending generation is committed when a later message shows that its round is over.
 
     generations.json                which generation is which, with checksums; replaced whole
-    gen-SHA256                      a generation: a parameter set of the site's private tensors, and of what is still owed
+    gen-SHA256                      a generation: a parameter set of the site's private tensors
+    owed-KEY                        what a lossy codec left out of that generation's update; KEY is of job, round and base
     set                             digest of the encoder's parameter set that came last
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -23,8 +25,8 @@ import numpy as np
 from trunkline.codecs import Owed
 from trunkline.errors import DamagedFile
 from trunkline.files import sha256_file, write_atomically
-from trunkline.sets import SetFile, SetWriter
-from trunkline.tensors import Array, row_slices, spec_of
+from trunkline.sets import SetFile, SetWriter, encode_set
+from trunkline.tensors import Array, row_slices
 
 Key = tuple[str, int, str]
 """Job, round, digest of the base set."""
@@ -32,9 +34,6 @@ Key = tuple[str, int, str]
 
 SET = "set"
 """The file that names the parameter set that came last."""
-
-OWED = "@owed/"
-"""Of what a lossy codec has left out, among the private tensors; no task's name begins so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,7 @@ class Generation:
     key: Key
     notes: Mapping[str, Any]
     update: Mapping[str, Any]  # the Update message as a table
+    owed: str | None = None  # the file with what was left out of it
 
 
 class PrivateStore:
@@ -113,56 +113,60 @@ class PrivateStore:
 
     @contextmanager
     def owed(self, job: str) -> Iterator[Owed | None]:
-        """What the committed state still owes the master in this job, which `load` has read through; another job owes nothing.
+        """What the committed state still owes the master in this job; another job owes nothing.
 
-        It is as large as the encoder, so it is read by slices.
+        It is as large as the encoder, so it is read by slices. It is not flushed to the disk: a power cut may take it, a kill does
+        not. Without it, one round's rest is lost, and nothing else.
         """
-        if self.committed is None or self.committed.key[0] != job:
+        generation = self.committed
+        if generation is None or generation.owed is None or generation.key[0] != job:
             yield None
             return
-        with SetFile(self._path(self.committed)) as file:
-            spec = {name.removeprefix(OWED): tensor for name, tensor in file.spec.items() if name.startswith(OWED)}
-            yield Owed(spec, lambda name, rows: file.read(f"{OWED}{name}", rows))
+        try:
+            file = SetFile(self.folder / generation.owed)
+        except (FileNotFoundError, DamagedFile):
+            yield None
+            return
+        with file:
+            yield Owed(file.spec, file.read)
 
     def save(self, key: Key, private: Private, update: Mapping[str, Any], owed: Owed | None = None) -> None:
-        """Write the pending generation: its file first, then the pointer.
+        """Write the pending generation: its files first, then the pointer.
 
         :param owed: what the update's codec has left out; it is read, and written, by slices.
         :raises RefusedValue: `not_finite`: what is owed is not, see `trunkline.codecs.left`; nothing is changed.
         """
-        tensors = {name: np.asarray(array) for name, array in private.tensors.items()}
-        rest = {f"{OWED}{name}": tensor for name, tensor in owed.spec.items()} if owed else {}
-        beside = self.folder / "gen-new"
-        with SetWriter(beside, spec_of(tensors) | rest, mode=0o600) as writer:
-            for name, array in tensors.items():
-                writer.write(name, slice(0, array.shape[0] if array.shape else 1), array)
-            if owed is not None:
+        rest = None
+        if owed is not None:
+            rest = f"owed-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}"
+            with SetWriter(self.folder / rest, owed.spec, durable=False, mode=0o600) as writer:
                 for name, tensor in owed.spec.items():
                     for rows in row_slices(tensor):
-                        writer.write(f"{OWED}{name}", rows, owed.read(name, rows))
+                        writer.write(name, rows, owed.read(name, rows))
+        data = encode_set({name: np.asarray(array) for name, array in private.tensors.items()})
+        beside = self.folder / "gen-new"
+        write_atomically(beside, data, mode=0o600)
         digest = sha256_file(beside)
         beside.replace(self.folder / f"gen-{digest}")
-        self._point(self.committed, Generation(digest, key, dict(private.notes), dict(update)))
+        self._point(self.committed, Generation(digest, key, dict(private.notes), dict(update), rest))
 
     def _load(self, generation: Generation) -> Private:
-        path = self._path(generation)
+        path = self.folder / f"gen-{generation.digest}"
         if not path.exists() or sha256_file(path) != generation.digest:
             raise DamagedFile(
                 f"`{path}` should hold the private heads as they were saved, and does not.",
                 hint="Restore it from a backup, or start afresh with `trunkline-child reset`.",
             )
         with SetFile(path) as file:
-            return Private({name: file.read(name) for name in file if not name.startswith(OWED)}, generation.notes)
-
-    def _path(self, generation: Generation) -> Path:
-        return self.folder / f"gen-{generation.digest}"
+            return Private(file.tensors(), generation.notes)
 
     def _point(self, committed: Generation | None, pending: Generation | None) -> None:
         table = {name: asdict(gen) if gen else None for name, gen in (("committed", committed), ("pending", pending))}
         write_atomically(self._pointer, json.dumps(table).encode(), mode=0o600)
         self.committed, self.pending = committed, pending
-        kept = {f"gen-{generation.digest}" for generation in (committed, pending) if generation}
-        for path in self.folder.glob("gen-*"):
+        generations = [generation for generation in (committed, pending) if generation]
+        kept = {f"gen-{generation.digest}" for generation in generations} | {generation.owed for generation in generations}
+        for path in [*self.folder.glob("gen-*"), *self.folder.glob("owed-*")]:
             if path.name not in kept:
                 path.unlink(missing_ok=True)
 

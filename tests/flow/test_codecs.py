@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from child.handlers import Child
-from child.state import PrivateStore
+from child.state import Private, PrivateStore
 from master.local import LocalLink
 from master.phases.play import Play
 from master.rounds import play
@@ -19,6 +19,7 @@ from tests.support import plain_codecs
 from tests.support.wires import random_set, reader
 from tests.support.world import World, make_world, sentiment, write_reviews
 from trunkline import codecs
+from trunkline.codecs import Owed
 from trunkline.errors import Reason
 from trunkline.files import sha256_file
 from trunkline.messages import Failure, InitialSet, Message, ReportRequest, Update
@@ -65,8 +66,10 @@ def owed(child: Child) -> dict[str, bytes]:
     store = PrivateStore(child.home.private / "tiny")
     generation = store.pending or store.committed
     assert generation is not None
-    with SetFile(store.folder / f"gen-{generation.digest}") as file:
-        return {name: file.read(name).tobytes() for name in file if name.startswith("@owed/")}
+    if generation.owed is None:
+        return {}
+    with SetFile(store.folder / generation.owed) as file:
+        return {name: file.read(name).tobytes() for name in file}
 
 
 def cells(codecs: tuple[str, ...]) -> list[Any]:
@@ -204,8 +207,7 @@ def test_what_is_owed_is_in_the_next_update_and_in_that_of_a_round_played_again(
     mine, theirs = (plain_codecs.decode(world.blobs.path(one.digest), base, "int8") for one in (update, other))
     for name in before:
         was, now, without = (np.frombuffer(table[name], np.float32) for table in (before, after, rest))
-        tensor = name.removeprefix("@owed/")
-        np.testing.assert_allclose(np.array(mine[tensor]) + now - was, np.array(theirs[tensor]) + without, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(np.array(mine[name]) + now - was, np.array(theirs[name]) + without, rtol=0, atol=1e-6)
     assert max(np.abs(np.frombuffer(data, np.float32)).max() for data in before.values()) > 1e-5
 
 
@@ -216,10 +218,27 @@ def test_another_job_owes_nothing_and_float32_never_does(tmp_path: Path) -> None
     assert store.committed is not None
     with store.owed(store.committed.key[0]) as mine, store.owed("another-1") as other:
         assert mine is not None and mine.spec and other is None
-    assert not any(name.startswith("@") for name in store.load().tensors), "heads only: what is owed stays on the disk"
-    assert (store.folder / f"gen-{store.committed.digest}").stat().st_mode & 0o077 == 0
+    assert store.committed.owed is not None
+    assert (store.folder / store.committed.owed).stat().st_mode & 0o077 == 0
     world.run(rounds=1, training=TRAINING)
     assert owed(world.children["amy"]) == {}
+    assert not list(store.folder.glob("owed-*"))
+
+
+@pytest.mark.parametrize("harm", ["gone", "torn"])
+def test_what_a_power_cut_took_is_not_owed(tmp_path: Path, harm: str) -> None:
+    store, key = PrivateStore(tmp_path / "private"), ("nightly-1", 1, "0" * 64)
+    rest = {"w": np.ones((3, 4), np.float32)}
+    store.save(key, Private({"t/head": np.zeros(2, np.float32)}), {}, Owed({"w": TensorSpec((3, 4))}, reader(rest)))
+    store.commit()
+    with store.owed("nightly-1") as found:
+        assert found is not None and found.read("w", slice(0, 3)).tolist() == rest["w"].tolist()
+    (path,) = store.folder.glob("owed-*")
+    path.unlink() if harm == "gone" else path.write_bytes(path.read_bytes()[:60])
+    store = PrivateStore(tmp_path / "private")
+    with store.owed("nightly-1") as found:
+        assert found is None
+    assert store.load().tensors.keys() == {"t/head"}
 
 
 @pytest.mark.slow
