@@ -7,7 +7,7 @@ thread.
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -73,24 +73,34 @@ def measure(shape: tuple[int, int], turns: int, note: Note) -> Section:
         about,
         ("what", "million elements/s", "ns an element", "of torch.normal_"),
         rows,
-        aims(ratios, {name: median(found) for name, found in times.items()}),
+        aims(ratios, times),
     )
 
 
-def aims(ratios: Mapping[str, float], seconds: Mapping[str, float]) -> tuple[Aim, ...]:
-    """What the figures should be."""
-    whole = seconds["portable, normal"]
+def aims(ratios: Mapping[str, float], seconds: Mapping[str, Sequence[float]]) -> tuple[Aim, ...]:
+    """What the figures should be.
+
+    :param ratios: of elements a second, to the yardstick.
+    :param seconds: of each line, turn by turn.
+    """
+    busy = "the machine was busy: a core, its caches and the memory were others' too."
+
+    def quicker(part: str) -> float:
+        return median(whole / own for whole, own in zip(seconds["portable, normal"], seconds[part], strict=True))
+
     return (
-        Aim("portable, of torch.normal_", ratios["portable, normal"], 0.40),
-        Aim("fast, of torch.normal_", ratios["fast, normal"], 0.60),
+        Aim("portable, of torch.normal_", ratios["portable, normal"], 0.40, reason=busy),
+        Aim("fast, of torch.normal_", ratios["fast, normal"], 0.60, reason=busy),
         Aim(
             "fast with two threads, of torch.normal_ with one",
             ratios["fast, normal, 2 threads"],
             1.1,
             reason="needs two free cores.",
         ),
-        Aim("a shard of 1/8 of the rows, times as quick as the whole", whole / seconds["portable, 1/8 of the rows"], 6.0),
-        Aim("a shard of 1/8 of the columns, times as quick as the whole", whole / seconds["portable, 1/8 of the columns"], 6.0),
+        Aim("a shard of 1/8 of the rows, times as quick as the whole", quicker("portable, 1/8 of the rows"), 6.0, reason=busy),
+        Aim(
+            "a shard of 1/8 of the columns, times as quick as the whole", quicker("portable, 1/8 of the columns"), 6.0, reason=busy
+        ),
     )
 
 

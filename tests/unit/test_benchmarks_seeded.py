@@ -20,7 +20,11 @@ def test_the_lines_make_what_they_are_named_after() -> None:
 
 
 def test_a_ratio_is_of_elements_a_second() -> None:
-    seconds = {"portable, normal": 8.0, "portable, 1/8 of the rows": 1.0, "portable, 1/8 of the columns": 2.0}
+    seconds = {
+        "portable, normal": [8.0, 80.0, 8.0],
+        "portable, 1/8 of the rows": [1.0, 10.0, 9.0],
+        "portable, 1/8 of the columns": [2.0] * 3,
+    }
     ratios = dict.fromkeys(("portable, normal", "fast, normal", "fast, normal, 2 threads"), 0.5)
     assert [aim.met for aim in seeded.aims(ratios, seconds)] == [True, False, False, True, False]
     assert np.isclose(seeded.aims(ratios, seconds)[3].found, 8.0)
