@@ -41,8 +41,9 @@ def publish(blobs: BlobStore, held: str, base: SetFile, fused: Parameters, codec
             with SetFile(difference) as wire:
                 decoder = Decoder(wire, codec, base)
                 decoder.write(scratch)
-                left = codecs.left(decoder, new.read, owed)
-                rest = None if left is None else _stored(blobs, "residual", Parameters(left.spec, left.read))[0]
+                with SetFile(scratch) as written:
+                    left = codecs.left(decoder, new.read, owed, written=written)
+                    rest = None if left is None else _stored(blobs, "residual", Parameters(left.spec, left.read))[0]
     finally:
         whole.unlink(missing_ok=True)
     digest, size = blobs.add_file(scratch, move=True)

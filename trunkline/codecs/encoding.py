@@ -46,7 +46,9 @@ def encode(
                 kind.encode(tensor, _moved(name, tensor, base, new, owed), _parts_of(name, writer))
 
 
-def left(decoder: Decoder, new: Read, owed: Owed | None = None, without: Collection[str] = ()) -> Owed | None:
+def left(
+    decoder: Decoder, new: Read, owed: Owed | None = None, without: Collection[str] = (), *, written: SetFile | None = None
+) -> Owed | None:
     """What is still owed after a file was sent: what should have arrived, less what did. None: nothing can be left.
 
     Error feedback: what a lossy codec leaves out is not lost, only late, so the sum of what was sent follows the sum of what
@@ -56,13 +58,14 @@ def left(decoder: Decoder, new: Read, owed: Owed | None = None, without: Collect
     :param new: as it was encoded; it is read when the result is.
     :param owed: what was owed before.
     :param without: tensors that travelled as products of their own training: what their rounding left out is not kept.
+    :param written: what the decoder reads, where it lies in a file already.
     :raises RefusedValue: (reading) `not_finite`: so was what was sent, and it will be refused.
     """
     spec = owed_spec(decoder.codec, decoder.spec, without)
 
     def read(name: str, rows: slice) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
-            arrived = decoder.read(name, rows)
+            arrived = written.read(name, rows) if written else decoder.read(name, rows)
             rest = _difference(new(name, rows), arrived, decoder.spec[name].dtype, out=arrived)
             if owed is not None and name in owed.spec:
                 rest += owed.read(name, rows)
