@@ -6,6 +6,8 @@ from typing import Any
 
 from master.cli.conflicts import lines, matrix, span_of
 from master.cli.conflicts_page import page
+from master.cli.job import _lines as job_lines
+from master.cli.round import _lines as round_lines
 
 FOUND: dict[str, Any] = {
     "encoder": "text",
@@ -68,6 +70,21 @@ def test_many_tasks_with_long_names_still_fit() -> None:
     shown = matrix(names, [[None if one == two else -0.125 for two in names] for one in names])
     assert max(map(len, shown)) <= 110 and len({len(line) for line in shown}) == 1
     assert shown[0].split() == [str(place) for place in range(1, 10)] and shown[3].startswith("3  a-task-with")
+
+
+def test_a_round_and_a_job_tell_it_in_short() -> None:
+    closed = {"number": 3, "state": "closed", "version": 4, "opened": 0.0, "closed": 9.0, "reason": ""}
+    told = closed | {"job": "text-1", "base": "b" * 64, "target": "c" * 64, "members": [], "updates": [], "refusals": []}
+    told |= {"weights": {}, "reports": [], "gains": FOUND["gains"], "hurt": FOUND["hurt"]}
+    look = {"names": ["spam", "valence"], "cosines": FOUND["cosines"]}
+    shown = "\n".join(round_lines(told | {"notes": {"rule": {}, "tasks": look}}))
+    assert "spam      1.00    -0.30" in shown and "-0.090  0.025    hurt" in shown
+    assert "cosines" not in "\n".join(round_lines(told | {"notes": None, "gains": [], "hurt": []}))
+    spec = {"rounds": 3, "rule": "mean", "codec": "float32", "training": {"steps": 5}}
+    job = {"id": "text-1", "encoder": "text", "state": "finished", "reason": "", "created": 0.0, "ended": 9.0, "requested_by": None}
+    job |= {"spec": spec, "rounds": [closed], "hurt": FOUND["gains"][:1]}
+    line = "hurt by sharing  spam -0.090 accuracy; see trunkline encoder conflicts text"
+    assert line in job_lines(job) and not any("hurt" in one for one in job_lines(job | {"hurt": []}))
 
 
 def test_jobs_are_told_with_their_rounds() -> None:
