@@ -67,10 +67,12 @@ def drawn(seed: int, scale: float) -> dict[str, Array]:
     return found
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-10, 1.0, 1e15])
+SCALES = (0.0, 1e-10, 1.0, 1e15)
+
+
 @pytest.mark.parametrize("combine", COMBINES)
-def test_every_dtype_at_every_scale(combine: str, scale: float) -> None:
-    for first in FILTERS[-1:] if combine in HEAVY else FILTERS:
+def test_every_dtype_at_every_scale(combine: str) -> None:
+    for first, scale in product(FILTERS[-1:] if combine in HEAVY else FILTERS, SCALES):
         base, *found = (drawn(seed, scale) for seed in range(9))
         fused = fuse(f"{first}{combine}", base, [contribution(f"c{k}", tensors, k + 1) for k, tensors in enumerate(found)])
         assert spec_of(fused) == spec_of(base)
@@ -85,17 +87,17 @@ def test_every_dtype_at_every_scale(combine: str, scale: float) -> None:
 EXACT = ["mean", "median", "trimmed_mean", "geometric_median", "krum", "multi_krum", "bulyan"]
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-10, 1.0, 1e15])
 @pytest.mark.parametrize("combine", EXACT)
-def test_equal_updates_come_back_whatever_their_dtype(combine: str, scale: float) -> None:
+def test_equal_updates_come_back_whatever_their_dtype(combine: str) -> None:
     """Bit for bit up to float32; a weighted mean of float64 may round in its last digit."""
-    base, same = drawn(0, scale), drawn(1, scale)
-    fused = fuse(combine, base, [contribution(f"c{k}", same, 3 * k + 1) for k in range(7)])
-    for name in same:
-        if name.startswith("F64"):
-            np.testing.assert_allclose(fused[name], same[name], rtol=1e-15, atol=0)
-        else:
-            assert fused[name].tobytes() == same[name].tobytes(), name
+    for scale in SCALES:
+        base, same = drawn(0, scale), drawn(1, scale)
+        fused = fuse(combine, base, [contribution(f"c{k}", same, 3 * k + 1) for k in range(7)])
+        for name in same:
+            if name.startswith("F64"):
+                np.testing.assert_allclose(fused[name], same[name], rtol=1e-15, atol=0)
+            else:
+                assert fused[name].tobytes() == same[name].tobytes(), (scale, name)
 
 
 @pytest.mark.parametrize("combine", ["mean", "median", "trimmed_mean", "geometric_median", "zero_outliers+median", "clip+mean"])
