@@ -23,7 +23,7 @@ from trunkline.tensors import DTYPES, Array, SetSpec, TensorSpec, dtype_name, ro
 HEADER_LIMIT = 16 << 20  # bytes
 
 AROUND = 1 << 20
-"""Bytes. Linux maps more than the page that is touched, so the first page of a slice brings back the end of the slice before it. With
+"""Bytes. Linux maps more than the page that is touched, so the first page of a slice brings back the end of the one before. With
 slices of 64 KiB up to half of a file stayed; measured, nothing does when so much before a slice is given back once more.
 """
 
