@@ -57,6 +57,25 @@ def bench_notes(bench: Any, number: int) -> dict[str, Any]:
     return dict(round_.notes["tasks"])
 
 
+@pytest.mark.parametrize("rule", ["pcgrad", "upgrad+momentum:beta=0.5"])
+def test_a_job_under_a_conflict_averse_rule_is_the_same_when_it_is_played_again(tmp_path: Path, rule: str) -> None:
+    found = []
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        bench = make_bench(tmp_path / place, {"a": 30, "b": 20, "c": 10, "d": 25})
+        for name, site in bench.sites.items():
+            site.task = "odd" if name in "ac" else f"task-{name}"
+        bench.run(rounds=2, rule=rule)
+        found.append(bench.w().tobytes())
+        torch.rand(7)  # what else the process draws changes nothing
+        (round_, *_) = bench.ledger.reader(bench.ledger.jobs()[0].id).rounds()
+        assert round_.notes is not None
+        told = round_.notes["rule"][rule.partition("+")[0]]
+        assert set(told["tasks"]) == {"odd", "task-b", "task-d"} and told["stretch"] > 0
+        assert set(bench.ledger.version("vec").weights) == {"a", "b", "c", "d"}
+    assert found[0] == found[1]
+
+
 def test_one_task_alone_leaves_no_note(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, {"a": 30, "b": 20})
     bench.run(rounds=1)
