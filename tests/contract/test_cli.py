@@ -146,6 +146,16 @@ def test_how_the_tasks_get_on_is_told_and_written_as_a_page(capsys: Capture, tmp
     assert told(capsys, admin_main, "encoder", "conflicts", "tiny", "--rounds", "0")["exit_code"] == 2
 
 
+def test_scores_of_training_alone_are_kept_at_the_site(capsys: Capture, folder: Path) -> None:
+    words = ("alone", "--home", str(folder / "children" / "amy"), "--encoder", str(folder / "encoder"), "--batch-size", "4")
+    kept = folder / "children" / "amy" / "alone" / "tiny.json"
+    child(capsys, *words, "--steps", "1", "--no-keep")
+    assert not kept.exists()
+    scores = child(capsys, *words, "--steps", "2")["scores"]
+    assert json.loads(kept.read_text()) == {"sentiment": {"rows": 42, "steps": 2, "scores": scores}}
+    assert {score["split"] for score in scores} == {"validation", "test"}
+
+
 def test_watching_a_job_that_has_ended_shows_how_it_went(capsys: Capture) -> None:
     found = data(capsys, "job", "watch")
     assert (found["state"], found["progress"]["round"], found["progress"]["rounds"]) == ("finished", 2, 2)
