@@ -35,7 +35,8 @@ def advise(found: Mapping[str, Any]) -> dict[str, Any]:
     elif len(suggested) == 1:
         said.append("One encoder for all.")
     else:
-        said.append(f"{_listed(suggested)}. Or keep one for all, with a rule that heeds conflicts: --rule upgrad.")
+        rule = " Or keep one for all, with a rule that heeds conflicts: --rule upgrad." if len(apart) > 1 else ""
+        said.append(f"{_listed(suggested)}.{rule}")
     said += _losses(found["hurt"])
     missing = [name for name in names if name not in known]
     if missing:
