@@ -64,6 +64,7 @@ def play(ledger: Ledger, home: MasterHome, job: Job, link_factory: LinkFactory, 
     )
     with _Pulse(pen):
         try:
+            rounds.spec.fuse_rule.check_installed()  # not at the first fusion, when everybody has trained
             reason = run_rounds(rounds)
         except (Fenced, StorageFailed):
             raise

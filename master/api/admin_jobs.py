@@ -60,8 +60,7 @@ def routes(parts: Parts) -> APIRouter:
     @router.post("/jobs", status_code=201)
     def start(body: Annotated[StartJob, Depends(body_of(StartJob, limit))]) -> dict[str, Any]:
         spec = job_spec(body.spec)
-        for part in spec.fuse_rule.parts:
-            part.check_installed()
+        spec.fuse_rule.check_installed()
         job, new = ledger.start_job(spec.encoder, spec.model_dump(mode="json"), name=body.name, key=body.key)
         parts.actions.wake(job.id)
         return {"job": table(job), "new": new}

@@ -45,6 +45,11 @@ class Rule:
         """Whether its state goes to the children, who correct their gradients by it."""
         return self.step is not None and self.step.corrects
 
+    def check_installed(self) -> None:
+        """:raises SpecError: a library that a part of it needs is not here."""
+        for part in self.parts:
+            part.check_installed()
+
     @property
     def least(self) -> int:
         """Fewest updates it can work with."""
