@@ -1,6 +1,5 @@
 """Every rule with every codec in whole rounds over the local link, with numpy children."""
 
-
 import numpy as np
 import pytest
 
