@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Self, TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import PydanticUndefined
 
 from trunkline.errors import SpecError
 from trunkline.values import Section
@@ -83,7 +82,7 @@ def pairs(parts: Iterable[str], where: str) -> dict[str, str]:
 def options_of(kind: type[Choice]) -> Iterator[tuple[str, str, str, str]]:
     """Each option of a kind: name, type, default (empty: it must be given), meaning. For people."""
     for key, field in kind.model_fields.items():
-        default = "" if field.default is PydanticUndefined else _word(field.default)
+        default = "" if field.is_required() else _word(field.default)
         annotation = field.annotation
         shown = annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
         yield key, shown, default, field.description or ""
