@@ -45,7 +45,8 @@ def ordered_with(values: Array, shares: Matrix) -> tuple[list[Array], list[Matri
     packed <<= 32
     packed |= np.arange(len(values))[:, None]
     rows = _sort(packed, tuple(range(len(values))))
-    return [_values((row >> 32).astype(np.int32), values.dtype) for row in rows], [shares[row.astype(np.int32)] for row in rows]
+    theirs = [shares.take(row & 0x7FFFFFFF, mode="clip") for row in rows]
+    return [_values((row >> 32).astype(np.int32), values.dtype) for row in rows], theirs
 
 
 def _keys(values: Array) -> Array:

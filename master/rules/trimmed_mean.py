@@ -60,15 +60,12 @@ def _kept(start: Matrix, end: Matrix, trim: float) -> Matrix:
 
 
 def _mean(rows: Sequence[Array], parts: Sequence[Matrix]) -> Matrix:
-    """The weighted mean of values in order, never outside those that count; equal values as they are.
+    """The weighted mean of values in order, never outside them: so equal values come back as they are.
 
     :param parts: the weight of each row, one number or `(d,)`.
     """
     total, weight = rows[0] * parts[0], parts[0]
-    low, high = rows[0].astype(np.float64), rows[0].astype(np.float64)
     for row, part in zip(rows[1:], parts[1:], strict=True):
         total += row * part
-        np.copyto(low, row, where=weight <= 0)  # as long as nothing counted
-        np.copyto(high, row, where=part > 0)
         weight = weight + part
-    return np.clip(total / weight, low, high)
+    return np.clip(total / weight, rows[0], rows[-1])
