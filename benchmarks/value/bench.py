@@ -4,7 +4,8 @@ The children's handlers, the checks, the ledger, the rules and the codecs are th
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from child.state import PrivateStore
 from child.transfer import FolderTransfer
 from master.api.files import Files
 from master.blobs import BlobStore
+from master.fusion import opened
 from master.jobs import JobSpec
 from master.ledger import Ledger
 from master.local import LocalLink
 from master.phases.play import Play
 from master.rounds import run
+from master.rules import Parameters
 from master.tokens import Gate
 from tasks.declared import read_spec
 from tasks.folder import SHARED
@@ -100,7 +103,8 @@ class Bench:
         :raises FailedError: a child's update is missing from a round.
         """
         job, _ = self.ledger.start_job(ENCODER, spec.table())
-        pen = self.ledger.own(job.id, "value")
+        self.spec, self.pen = spec, self.ledger.own(job.id, "value")
+        pen = self.pen
         link = LocalLink(self.children, debug=True)
         play = Play(job.id, spec, self.encoder, self.ledger, pen, link, self.blobs, self.gate, self.clock)
         pen.finish("finished", run(play))
@@ -110,6 +114,14 @@ class Bench:
             if round_.state != "closed" or set(sizes) != set(self.children):
                 raise FailedError(f"round {round_.number} should have an update of every child, found {sorted(sizes)}.")
         return sizes
+
+    @contextmanager
+    def updates(self) -> Iterator[Mapping[str, Parameters]]:
+        """What each child trained in the last round, before it was fused."""
+        last = self.pen.last_round()
+        assert last is not None, "a job was played"
+        with opened(self.blobs, self.pen, last, self.spec) as inputs:
+            yield {one.child: one.parameters for one in inputs.contributions}
 
     def close(self) -> None:
         """Let go of the ledger's file."""

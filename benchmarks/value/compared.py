@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.value import rates, study
 from benchmarks.value.intervals import MEAN, Estimate, Sampled, bootstrap
 from benchmarks.value.results import Result, Results
-from benchmarks.value.study import CELLS, OTHERS, SEVERAL, TASKS, VARIANTS, Cell, Run, Variant
+from benchmarks.value.study import CELLS, OTHERS, SEEDS, SEVERAL, TASKS, VARIANTS, Cell, Run, Variant, make
 
 CLOSED = 0.8
 """Of the gap between alone and pooled, at least, for the tasks that several children have."""
@@ -44,12 +45,14 @@ def cells(results: Results, samples: int) -> list[CellFigures]:
 
 
 def _cell(results: Results, cell: Cell, samples: int) -> CellFigures | None:
-    found: dict[Variant, dict[int, Result]] = {variant: {} for variant in VARIANTS}
-    for result in results.found.values():
-        run = result.run
-        main = run.variant != "shared" or (run.rule, run.codec, run.rounds) == ("mean", "float32", cell.rounds)
-        if run.split == "test" and run.cell == cell and main:
-            found[run.variant][run.seed] = result
+    """With the rates that the search came to; runs with other ones, of a search that went on later, do not count."""
+    chosen = rates.chosen(cell, results.score)
+    if chosen is None:
+        return None
+    found = {
+        variant: {seed: result for seed in SEEDS if (result := results.get(make(variant, cell, seed, chosen[variant])))}
+        for variant in VARIANTS
+    }
     seeds = sorted(set.intersection(*(set(of) for of in found.values())))
     if not seeds:
         return None
@@ -73,12 +76,15 @@ class Other:
 
 def others(results: Results, samples: int) -> list[Other]:
     """In the order of their means, best first."""
+    chosen = rates.chosen(OTHERS, results.score)
+    if chosen is None:
+        return []
     ways: dict[tuple[str, str], dict[int, Result]] = {}
-    for result in results.found.values():
-        run = result.run
-        if run.variant == "shared" and run.split == "test" and run.cell == OTHERS and run.rounds == OTHERS.rounds:
+    for run in study.others(chosen["shared"]):
+        if (result := results.get(run)) is not None:
             ways.setdefault((run.rule or "", run.codec or ""), {})[run.seed] = result
-    plain = ways.pop(("mean", "float32"), {})
+    usual = {seed: results.get(make("shared", OTHERS, seed, chosen["shared"])) for seed in SEEDS}
+    plain = {seed: result for seed, result in usual.items() if result is not None}
     found = [_other(rule, codec, of, plain, samples) for (rule, codec), of in ways.items() if set(of) <= set(plain)]
     return sorted(found, key=lambda other: -other.mean)
 

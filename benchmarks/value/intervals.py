@@ -25,6 +25,9 @@ LEVEL = 0.95
 MEAN = "mean"
 """The name of the mean over tasks, beside the tasks' own."""
 
+CHILDREN = "children"
+"""The name of the mean over children, in which a task counts as often as it has children."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -107,8 +110,8 @@ def _pearson(found: Floats, wanted: Floats, times: Floats) -> Floats:
 
 
 def _with_means(children: Mapping[str, Number]) -> dict[str, Number]:
-    """Beside the children the tasks, each the mean of its children, and the mean of these."""
+    """Beside the children the tasks, each the mean of its children, the mean of these, and the mean of all children."""
     of = {task: [children[place.child] for place in PLACES if place.task == task] for task in TASKS}
     tasks = {task: sum(values[1:], start=values[0]) / len(values) for task, values in of.items()}
-    each = list(tasks.values())
-    return {**children, **tasks, MEAN: sum(each[1:], start=each[0]) / len(each)}
+    of |= {MEAN: list(tasks.values()), CHILDREN: [children[place.child] for place in PLACES]}
+    return {**children, **{name: sum(values[1:], start=values[0]) / len(values) for name, values in of.items()}}

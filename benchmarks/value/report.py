@@ -9,7 +9,7 @@ from benchmarks.figures import table
 from benchmarks.value import compared, defaults, plot, rates
 from benchmarks.value.compared import CellFigures, Other, signed
 from benchmarks.value.data import ROOT, sizes
-from benchmarks.value.intervals import MEAN
+from benchmarks.value.intervals import CHILDREN, MEAN
 from benchmarks.value.results import Results
 from benchmarks.value.study import BATCH, CELLS, LAYERS, LENGTH, PLACES, SEEDS, SEVERAL, TASKS, VARIANTS
 
@@ -65,9 +65,9 @@ def _cell(one: CellFigures) -> list[str]:
         train, test = sizes(place, one.cell.rows)
         changes = [signed(one.gain(place.child)), signed(one.gap(place.child))]
         rows.append([place.child, f"{place.task} ({place.metric})", f"{train} / {test}", *scores, *changes])
-    for name in (*SEVERAL, MEAN):
+    for name in (*SEVERAL, CHILDREN, MEAN):
         scores = [f"{one.scores[variant].found[name]:.3f}" for variant in VARIANTS]
-        about = "mean over tasks" if name == MEAN else f"{name}, mean"
+        about = {MEAN: "mean over tasks", CHILDREN: "mean over children"}.get(name, f"{name}, mean")
         rows.append([f"**{about}**", "", "", *scores, f"**{signed(one.gain(name))}**", signed(one.gap(name))])
     run = one.runs["shared"]
     seeds = f"{one.seeds} seeds" if one.seeds > 1 else "1 seed, so the intervals are over test rows alone"

@@ -24,6 +24,7 @@ class Result:
     children: Mapping[str, Mapping[str, Any]]  # by child: score, and for test rows the answers, see `benchmarks.value.answers`
     seconds: float
     bytes_up: int
+    own: Mapping[str, Mapping[str, Any]] | None = None  # see `benchmarks.value.variants.Outcome`
 
     @property
     def tasks(self) -> dict[str, float]:
@@ -68,7 +69,7 @@ class Results:
 
     def _take(self, table: Mapping[str, Any]) -> None:
         run = Run.of_table(table["run"])
-        self.found[run.key] = Result(run, table["children"], table["seconds"], table["bytes_up"])
+        self.found[run.key] = Result(run, table["children"], table["seconds"], table["bytes_up"], table.get("own"))
 
     def __contains__(self, run: Run) -> bool:
         return run.key in self.found
@@ -88,7 +89,8 @@ class Results:
         """
         table = {"run": run.table()} | dict(outcome)
         if run.split == "validation":  # only the score is asked for; rows are for intervals
-            table["children"] = {child: {"score": found["score"]} for child, found in outcome["children"].items()}
+            for kind in {"children", "own"} & set(outcome):
+                table[kind] = {child: {"score": found["score"]} for child, found in outcome[kind].items()}
         with self.path.open("a", encoding="utf-8") as target:
             target.write(json.dumps(table, separators=(",", ":")) + "\n")
             target.flush()

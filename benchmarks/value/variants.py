@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +64,15 @@ class Outcome:
     children: Mapping[str, Answers]
     seconds: float
     bytes_up: int  # of one round's updates, all children together; 0 where nothing is sent
+    own: Mapping[str, Answers] | None = None  # after rounds, with the encoder that the child itself sent last, before it was fused
 
     def table(self) -> dict[str, Any]:
-        answers = {child: found.table() for child, found in self.children.items()}
-        return {"children": answers, "seconds": round(self.seconds, 1), "bytes_up": self.bytes_up}
+        table = {"children": _told(self.children), "seconds": round(self.seconds, 1), "bytes_up": self.bytes_up}
+        return table | ({} if self.own is None else {"own": _told(self.own)})
+
+
+def _told(answers: Mapping[str, Answers]) -> dict[str, Any]:
+    return {child: found.table() for child, found in answers.items()}
 
 
 def carry_out(run: Run, place: Workplace) -> Outcome:
@@ -77,15 +82,14 @@ def carry_out(run: Run, place: Workplace) -> Outcome:
     """
     started = time.perf_counter()
     torch.set_num_threads(1)
-    size = 0
     if run.variant == "shared":
-        children, size = _shared(run, place)
+        outcome = _shared(run, place)
     else:
-        children = _alone(run, place) if run.variant == "alone" else _pooled(run, place)
-    return Outcome(children, time.perf_counter() - started, size)
+        outcome = Outcome(_alone(run, place) if run.variant == "alone" else _pooled(run, place), 0.0, 0)
+    return replace(outcome, seconds=time.perf_counter() - started)
 
 
-def _shared(run: Run, place: Workplace) -> tuple[dict[str, Answers], int]:
+def _shared(run: Run, place: Workplace) -> Outcome:
     files, kept = place.draw(run).children, place.kept(run)
     scratch = tempfile.TemporaryDirectory(prefix="trunkline-value-", dir=place.folder)
     with scratch as folder, closing(Bench(Path(folder), place.encoder(run))) as bench:
@@ -93,14 +97,19 @@ def _shared(run: Run, place: Workplace) -> tuple[dict[str, Answers], int]:
             bench.add_child(one.child, one.spec(str(files[one.child])), kept)
         sizes = bench.play(job(run))
         encoder = encoders.load(place.encoder(run))
+        tasks = {one.child: _task(encoder, one.spec(str(files[one.child])), kept.tables / one.child, run.seed) for one in PLACES}
+        for child, task in tasks.items():
+            load_heads({task.spec.name: task}, bench.private(child).newest())
         with bench.target() as target:
             encoder.load_shared(target.read)
-        answers = {}
-        for one in PLACES:
-            task = _task(encoder, one.spec(str(files[one.child])), kept.tables / one.child, run.seed)
-            load_heads({one.task: task}, bench.private(one.child).newest())
-            answers[one.child] = ask(encoder, task.head, task.table, task.spec, run.split)
-    return answers, sum(sizes.values())
+        answers = {child: ask(encoder, task.head, task.table, task.spec, run.split) for child, task in tasks.items()}
+        own: dict[str, Answers] = {}
+        with bench.updates() as updates:
+            for child, task in tasks.items():
+                sent = updates[child]
+                encoder.load_shared(lambda name, sent=sent: sent.read(name, slice(0, sent.spec[name].rows)))
+                own[child] = ask(encoder, task.head, task.table, task.spec, run.split)
+    return Outcome(answers, 0.0, sum(sizes.values()), own)
 
 
 def _alone(run: Run, place: Workplace) -> dict[str, Answers]:
