@@ -1,7 +1,7 @@
 """What the results come to: the three variants in each cell, the other rules and codecs against the mean, and the aims."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.value import rates, study
 from benchmarks.value.intervals import MEAN, Estimate, Sampled, bootstrap
@@ -20,6 +20,8 @@ class CellFigures:
     seeds: int
     runs: Mapping[Variant, Run]  # of the first seed, for the settings
     scores: Mapping[str, Sampled]  # by variant
+    own_seeds: int = 0
+    own: Mapping[str, Sampled] | None = None  # alone, shared, and with the encoders that the children sent last, on these seeds
 
     def gain(self, what: str = MEAN) -> Estimate:
         """What sharing changed, for a child, a task or the mean over tasks."""
@@ -33,6 +35,11 @@ class CellFigures:
         """The share of that gap which sharing closes; None: there is no clear gap to close."""
         gap = self.gap(what)
         return self.gain(what).value / gap.value if gap.low > 0 else None
+
+    def own_gain(self, what: str = MEAN, way: str = "own") -> Estimate:
+        """What a child's own last encoder changes against alone; or the fused one, on the same seeds."""
+        assert self.own is not None, "there are such results"
+        return self.own[way].minus(self.own["alone"], what)
 
     def losses(self) -> list[str]:
         """Tasks that sharing makes worse by more than the interval."""
@@ -58,7 +65,11 @@ def _cell(results: Results, cell: Cell, samples: int) -> CellFigures | None:
         return None
     ways: dict[str, list[Result]] = {variant: [of[seed] for seed in seeds] for variant, of in found.items()}
     first = {variant: of[seeds[0]].run for variant, of in found.items()}
-    return CellFigures(cell, len(seeds), first, bootstrap(ways, samples))
+    kept = [number for number, result in enumerate(ways["shared"]) if result.own is not None]
+    own = {name: [of[number] for number in kept] for name, of in ways.items() if name != "pooled"}
+    own["own"] = [replace(result, children=result.own) for result in own["shared"] if result.own is not None]
+    figures = CellFigures(cell, len(seeds), first, bootstrap(ways, samples))
+    return replace(figures, own_seeds=len(kept), own=bootstrap(own, samples)) if kept else figures
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,24 @@ def _cell(one: CellFigures) -> list[str]:
         *table(("child", "task", "rows train / test", *VARIANTS, "shared - alone", "pooled - alone"), rows),
         "",
         *_words(one),
+        *_own(one),
     ]
+
+
+def _own(one: CellFigures) -> list[str]:
+    """With the encoder that a child sent last itself."""
+    if one.own is None:
+        return []
+    names = (*TASKS, MEAN)
+    rows = [
+        ["mean over tasks" if name == MEAN else name, *(signed(one.own_gain(name, way)) for way in ("shared", "own"))]
+        for name in names
+    ]
+    about = (
+        "With the fused encoder, and with the encoder that each child trained itself in the last round, before it was fused, "
+        f"against alone ({one.own_seeds} of the seeds):"
+    )
+    return ["", about, "", *table(("task", "fused", "a child's own, from the last fused one"), rows)]
 
 
 def _words(one: CellFigures) -> list[str]:

@@ -323,6 +323,17 @@ def test_the_page_says_what_was_found_and_leaves_the_rest_of_it_alone(tmp_path: 
     assert picture.read_text().count("<circle") == 1 + len(CELLS) * (len(PLACES) + 1)
 
 
+def test_what_a_child_sent_itself_is_compared_on_the_seeds_that_have_it(tmp_path: Path) -> None:
+    results = study(tmp_path / "results.jsonl", 0.5)
+    assert compared.cells(results, 10)[0].own is None
+    run = make("shared", CELLS[0], 1, RATES)
+    own = way("shared", CELLS[0], 0.75, [1])[0].children
+    results.add(run, {"children": results.found[run.key].children, "seconds": 1.0, "bytes_up": 7, "own": own})
+    figures = compared.cells(Results(results.path), 100)[0]
+    assert (figures.seeds, figures.own_seeds) == (2, 1)
+    assert figures.own_gain(way="shared").high < 0 < figures.own_gain().low
+
+
 def test_other_rules_are_compared_with_the_mean_on_the_same_seeds(tmp_path: Path) -> None:
     results = study(tmp_path / "results.jsonl", 0.7)
     for rule, rate, quality in (("median", 1e-3, 0.5), ("mean_by_task", 1e-3, 0.75), ("mean", 2e-3, 0.3), ("median", 2e-3, 0.3)):
