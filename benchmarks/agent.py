@@ -25,7 +25,7 @@ from tasks.encoders import Encoder
 from tasks.specs import TaskSpec
 from trunkline.clock import SystemClock
 from trunkline.files import Lock
-from trunkline.messages import InitialSet
+from trunkline.messages import InitialSet, Update
 from trunkline.sets import SetFile
 from trunkline.tensors import Array
 
@@ -58,7 +58,7 @@ class Shifted:
 class Idle(Child):
     """A child that does nothing with its samples. Everything else is the child's own."""
 
-    def _train(self, message: InitialSet, attachment: bytes | None, store: PrivateStore) -> Mapping[str, object]:
+    def _train(self, message: InitialSet, attachment: bytes | None, store: PrivateStore) -> Update:
         started = time.perf_counter()
         path = self.sets.get(message.base, message.delta, message.token, attachment)
         counts = {TASK: SAMPLES}
@@ -67,13 +67,13 @@ class Idle(Child):
             shift = 1e-3 * (1 + sum(self.name.encode()) % 7)
             changed = cast(Encoder, Shifted(base, shift))
             with store.owed(message.job) as owed:
-                update = self._write(message, changed, base, trained, time.perf_counter() - started, owed)
-                with self._left(update, changed, base, owed) as left:
+                update = self.trainer.write(message, changed, base, trained, time.perf_counter() - started, owed)
+                with self.trainer.left(update, changed, base, owed) as left:
                     store.save((message.job, message.round, message.base.digest), trained.private, update.table(), left)
         for old in self.home.updates.iterdir():
             if old.name != update.digest:
                 old.unlink()
-        return update.table()
+        return update
 
 
 def main(folder: str) -> None:

@@ -58,6 +58,10 @@ class Control:
         :param distance: steps times the learning rate.
         """
         tensors = {name: array for name, array in private.tensors.items() if not name.startswith(PREFIX)}
+        if not distance:  # it was told to end before it moved: the variate stays as it was
+            return Private(
+                {**tensors, **{PREFIX + name: array for name, array in self._own.items()}}, {**private.notes, "control": self.job}
+            )
         for name, value in encoder.shared_parameters().items():
             moved = base(name) - value.detach().cpu().numpy()
             own = self._of(self._own, name, value) - self._of(self._server, name, value)

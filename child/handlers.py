@@ -2,14 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 from child import body, policy
-from child.control import Control
-from child.home import ChildHome, keep_newest
+from child.counting import Counter
+from child.home import ChildHome
 from child.machine import describe
 from child.references import References
 from child.registry import Registry
@@ -17,20 +16,16 @@ from child.sets import SetCache
 from child.settings import ChildSettings
 from child.site import Site
 from child.state import PrivateStore
-from child.train import LocalTask, Trained, load_heads, train
+from child.train import load_heads
+from child.trainer import Trainer
 from child.transfer import Transfer
-from tasks.encoders import Encoder
 from tasks.step import memory_ran_out
-from trunkline import codecs
 from trunkline.clock import Clock, SystemClock
-from trunkline.codecs import Owed
 from trunkline.errors import (
     ConnectionFailed,
     DeadlineExceeded,
     Reason,
     RefusedValue,
-    SampleError,
-    SpecError,
     TrainingFailed,
     TrunklineError,
 )
@@ -51,9 +46,6 @@ from trunkline.sets import SetFile
 from trunkline.settings import load as load_settings
 
 logger = logging.getLogger(__name__)
-
-KEPT_UPDATES = 4
-"""Files of updates that stay here: of the round under way, and of a few before it that may be asked for again."""
 
 Answer = tuple[Message, bytes | None]
 """A message, and the bytes that go with it where sets travel inside the messages."""
@@ -90,15 +82,12 @@ class Child:
         self.settings = settings
         self.site = Site(self.home, settings, self.transfer)
         self.sets = SetCache(self.home, settings.keep_sets, self.transfer)
+        self.counter = Counter(self.registry, settings.policy)
+        self.trainer = Trainer(self.name, self.home, settings, self.site, self.clock, self.stopping, self.progress)
 
     def counted(self) -> tuple[list[TaskCount], list[str]]:
-        """Every task of this site with its training samples, and what is wrong with those that cannot be counted."""
-        counts: list[TaskCount] = []
-        problems: list[str] = []
-        for encoder_type in self.registry.types():
-            found, wrong = self._count(encoder_type, ())
-            counts, problems = counts + found, problems + [f"task {task}: {error}" for task, error in wrong.items()]
-        return counts, problems
+        """See `Counter.all`."""
+        return self.counter.all()
 
     def answer(self, message: Message, attachment: bytes | None = None) -> Answer:
         """Do what a message asks. Whatever goes wrong on the way is the answer, never an exception."""
@@ -132,10 +121,10 @@ class Child:
     def _confirm(self, instruction: Instruction) -> Confirmation:
         try:
             policy.check(self.settings.policy, instruction, datetime.fromtimestamp(self.clock.now()))
-            counts, errors = self._count(instruction.encoder.type, instruction.tasks)
+            counts, errors = self.counter.count(instruction.encoder.type, instruction.tasks)
             problems = [f"task {task}: {error.public}" for task, error in errors.items()]
             if not counts:
-                found = " ".join(problems) or self._offered(instruction)
+                found = " ".join(problems) or self.counter.offered(instruction)
                 raise RefusedValue(Reason.NO_SAMPLES, f"samples of type {instruction.encoder.type!r} should be here, found {found}")
             if instruction.encoder.manifest in self._without_code:
                 self.site.encoder(instruction.encoder)  # it may have come since
@@ -165,39 +154,6 @@ class Child:
             machine=describe(),
         )
 
-    def _count(self, encoder_type: str, wanted: tuple[str, ...]) -> tuple[list[TaskCount], dict[str, SampleError]]:
-        """Training samples by task, and what is wrong with the tasks that cannot be counted."""
-        counts: list[TaskCount] = []
-        problems: dict[str, SampleError] = {}
-        for spec in self.registry.of_type(encoder_type, self._allowed(wanted)):
-            try:
-                samples = self.registry.count(spec)["train"]
-            except (SampleError, SpecError) as error:
-                logger.warning("task %s cannot be counted: %s", spec.name, error)
-                problems[spec.name] = error if isinstance(error, SampleError) else SampleError(error.message, hint=error.hint)
-                continue
-            if samples:
-                counts.append(
-                    TaskCount(
-                        task=spec.name, head=spec.head, metric=spec.measure, higher_is_better=spec.higher_is_better, samples=samples
-                    )
-                )
-        return counts, problems
-
-    def _offered(self, instruction: Instruction) -> str:
-        """What is here in the place of the tasks that a job asks for."""
-        types = self.registry.types()
-        if instruction.tasks and instruction.encoder.type in types:
-            return f"none for the tasks {', '.join(instruction.tasks)} of the job."
-        return f"tasks of type {', '.join(types) or 'none'}."
-
-    def _allowed(self, wanted: tuple[str, ...]) -> tuple[str, ...] | None:
-        """The tasks that both the job and the site's policy allow; None: all."""
-        mine = self.settings.policy.tasks
-        if wanted and mine:
-            return tuple(task for task in wanted if task in mine)
-        return wanted or mine or None
-
     # -- initial set -> update -----------------------------------------------------------------------------------------------
 
     def _update(self, message: InitialSet, attachment: bytes | None) -> Answer:
@@ -206,7 +162,7 @@ class Child:
         sent = store.sent(key)
         if sent is None or not _whole(self.home.updates / str(sent["digest"])):
             store.turn_to(key)
-            sent = self._train(message, attachment, store)
+            sent = self._train(message, attachment, store).table()
         update = Update.of_table(dict(sent))
         path = self.home.updates / update.digest
         if message.transfer == "inline":
@@ -214,79 +170,15 @@ class Child:
         self.transfer.send(path, update.digest, message.upload_token)
         return update, None
 
-    def _train(self, message: InitialSet, attachment: bytes | None, store: PrivateStore) -> Mapping[str, object]:
-        """Train on the initial set; the update's file and the private state are on disk when this returns."""
-        started = time.perf_counter()
-        server = None if message.control is None else self.sets.get(message.control, None, message.control_token, None)
-        base_path = self.sets.get(message.base, message.delta, message.token, attachment, self.site.maker(message.encoder))
+    def _train(self, message: InitialSet, attachment: bytes | None, store: PrivateStore) -> Update:
+        control = None if message.control is None else self.sets.get(message.control, None, message.control_token, None)
+        base = self.sets.get(message.base, message.delta, message.token, attachment, self.site.maker(message.encoder))
         store.note_set(message.base.digest)
-        encoder = self.site.encoder(message.encoder)
-        plan = self.site.plan(message.plan)
-        names = [task.task for task in self._count(message.encoder.type, message.tasks)[0]]
+        names = tuple(task.task for task in self.counter.count(message.encoder.type, message.tasks)[0])
         if not names:
             raise RefusedValue(Reason.NO_SAMPLES, "samples should be here as they were when confirmed, found none.")
-        tasks = self.site.tasks(encoder, self.registry.of_type(message.encoder.type, tuple(names)), plan)
-        with SetFile(base_path) as base:
-            encoder.load_shared(base.read)
-            private = store.load()
-            body.load(encoder, private)
-            load_heads(tasks, private)
-            control = Control(message.job, server, private) if plan.corrected else None
-            trained = train(
-                encoder,
-                tasks,
-                plan,
-                private,
-                correction=control.correction(encoder) if control else None,
-                clock=self.clock,
-                lease=self.settings.batch_lease,
-                stopping=self.stopping,
-                progress=self.progress,
-            )
-            after = body.kept(trained.private, encoder)
-            if control is not None:
-                after = control.kept(after, encoder, base.read, trained.steps * plan.learning_rate)
-            with store.owed(message.job) as owed:
-                update = self._write(message, encoder, base, trained, time.perf_counter() - started, owed)
-                with self._left(update, encoder, base, owed) as left:
-                    store.save((message.job, message.round, message.base.digest), after, update.table(), left)
-        keep_newest(self.home.updates, KEPT_UPDATES, {update.digest})
-        return update.table()
-
-    def _write(
-        self,
-        message: InitialSet,
-        encoder: Encoder,
-        base: SetFile,
-        trained: Trained,
-        seconds: float,
-        owed: Owed | None = None,
-    ) -> Update:
-        beside = self.home.updates / ".new"
-        codecs.encode(beside, message.codec, base, encoder.read_shared, encoder.factors(), owed=owed, durable=False)
-        digest, size = sha256_file(beside), beside.stat().st_size
-        beside.replace(self.home.updates / digest)
-        return Update(
-            job=message.job,
-            round=message.round,
-            child=self.name,
-            base=message.base.digest,
-            digest=digest,
-            size=size,
-            codec=message.codec,
-            samples=dict(trained.samples),
-            applied=dict(trained.applied),
-            losses=dict(trained.losses),
-            seconds=seconds,
-            steps=trained.steps,
-        )
-
-    @contextmanager
-    def _left(self, update: Update, encoder: Encoder, base: SetFile, owed: Owed | None) -> Iterator[Owed | None]:
-        """What is owed after an update; it is computed as it is read, while the encoder stands as it was sent."""
-        with SetFile(self.home.updates / update.digest) as wire:
-            decoder = codecs.Decoder(wire, update.codec, base)
-            yield codecs.left(decoder, encoder.read_shared, owed, encoder.factors())
+        specs = self.registry.of_type(message.encoder.type, names)
+        return self.trainer.update(message, base, control, specs, store)
 
     # -- report request -> report --------------------------------------------------------------------------------------------
 
@@ -304,11 +196,11 @@ class Child:
                 encoder.load_shared(target.read)
             private = store.load()
             body.load(encoder, private)
-            rows = {task.task: task.samples for task in self._count(message.encoder.type, message.tasks)[0]}
+            rows = {task.task: task.samples for task in self.counter.count(message.encoder.type, message.tasks)[0]}
             tasks = self.site.tasks(encoder, self.registry.of_type(message.encoder.type, tuple(rows)), None)
             load_heads(tasks, private)
             if message.settle is not None:
-                self._settle(message, encoder, tasks, store)
+                self.trainer.settle(message, encoder, tasks, store)
             scores = self.site.scores(encoder, tasks, message.splits)
             alone = References(self.home, message.encoder.name).beside(scores, rows)
         return Report(
@@ -320,18 +212,6 @@ class Child:
             alone=alone,
             seconds=time.perf_counter() - started,
         )
-
-    def _settle(self, message: ReportRequest, encoder: Encoder, tasks: Mapping[str, LocalTask], store: PrivateStore) -> None:
-        """Fit the heads to the target set and keep them so; asked again, they are as they were fitted the first time."""
-        key = (message.job, message.round, message.target.digest)
-        if message.settle is None or store.sent(key) is not None:
-            return
-        plan = self.site.plan(message.settle)
-        trained = train(
-            encoder, tasks, plan, store.load(), clock=self.clock, lease=self.settings.batch_lease, stopping=self.stopping
-        )
-        store.save(key, body.kept(trained.private, encoder), {"settled": message.target.digest})
-        store.commit(message.job, message.round)
 
     # -- shared --------------------------------------------------------------------------------------------------------------
 

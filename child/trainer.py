@@ -1,0 +1,119 @@
+"""One training from a parameter set that came in, and what is on disk after it: an update's file and the site's private state."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from child import body
+from child.control import Control
+from child.home import ChildHome, keep_newest
+from child.settings import ChildSettings
+from child.site import Site
+from child.state import PrivateStore
+from child.train import LocalTask, Trained, load_heads, train
+from tasks.encoders import Encoder
+from tasks.specs import TaskSpec
+from trunkline import codecs
+from trunkline.clock import Clock
+from trunkline.codecs import Owed
+from trunkline.files import sha256_file
+from trunkline.messages import InitialSet, ReportRequest, Update
+from trunkline.sets import SetFile
+
+KEPT_UPDATES = 4
+"""Files of updates that stay here: of the round under way, and of a few before it that may be asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """Trains for one child."""
+
+    name: str
+    home: ChildHome
+    settings: ChildSettings
+    site: Site
+    clock: Clock
+    stopping: Callable[[], bool]
+    progress: Callable[[int, str, float], None]
+
+    def update(
+        self, message: InitialSet, base: Path, control: Path | None, specs: Sequence[TaskSpec], store: PrivateStore
+    ) -> Update:
+        """Train on the initial set; the update's file and the private state are on disk when this returns.
+
+        :param base: where the initial set lies.
+        :param control: where the server's control variate lies, if the job has one.
+        """
+        started = time.perf_counter()
+        encoder, plan = self.site.encoder(message.encoder), self.site.plan(message.plan)
+        tasks = self.site.tasks(encoder, specs, plan)
+        with SetFile(base) as initial:
+            encoder.load_shared(initial.read)
+            private = store.load()
+            body.load(encoder, private)
+            load_heads(tasks, private)
+            variates = Control(message.job, control, private) if plan.corrected else None
+            trained = train(
+                encoder,
+                tasks,
+                plan,
+                private,
+                correction=variates.correction(encoder) if variates else None,
+                clock=self.clock,
+                lease=self.settings.batch_lease,
+                stopping=self.stopping,
+                progress=self.progress,
+            )
+            after = body.kept(trained.private, encoder)
+            if variates is not None:
+                after = variates.kept(after, encoder, initial.read, trained.steps * plan.learning_rate)
+            with store.owed(message.job) as owed:
+                update = self.write(message, encoder, initial, trained, time.perf_counter() - started, owed)
+                with self.left(update, encoder, initial, owed) as left:
+                    store.save((message.job, message.round, message.base.digest), after, update.table(), left)
+        keep_newest(self.home.updates, KEPT_UPDATES, {update.digest})
+        return update
+
+    def write(
+        self, message: InitialSet, encoder: Encoder, base: SetFile, trained: Trained, seconds: float, owed: Owed | None = None
+    ) -> Update:
+        """Write an update's file, and what is to be said of it."""
+        beside = self.home.updates / ".new"
+        codecs.encode(beside, message.codec, base, encoder.read_shared, encoder.factors(), owed=owed, durable=False)
+        digest, size = sha256_file(beside), beside.stat().st_size
+        beside.replace(self.home.updates / digest)
+        return Update(
+            job=message.job,
+            round=message.round,
+            child=self.name,
+            base=message.base.digest,
+            digest=digest,
+            size=size,
+            codec=message.codec,
+            samples=dict(trained.samples),
+            applied=dict(trained.applied),
+            losses=dict(trained.losses),
+            seconds=seconds,
+            steps=trained.steps,
+        )
+
+    @contextmanager
+    def left(self, update: Update, encoder: Encoder, base: SetFile, owed: Owed | None) -> Iterator[Owed | None]:
+        """What is owed after an update; it is computed as it is read, while the encoder stands as it was sent."""
+        with SetFile(self.home.updates / update.digest) as wire:
+            decoder = codecs.Decoder(wire, update.codec, base)
+            yield codecs.left(decoder, encoder.read_shared, owed, encoder.factors())
+
+    def settle(self, message: ReportRequest, encoder: Encoder, tasks: Mapping[str, LocalTask], store: PrivateStore) -> None:
+        """Fit the heads to the target set and keep them so; asked again, they are as they were fitted the first time."""
+        key = (message.job, message.round, message.target.digest)
+        if message.settle is None or store.sent(key) is not None:
+            return
+        plan = self.site.plan(message.settle)
+        trained = train(
+            encoder, tasks, plan, store.load(), clock=self.clock, lease=self.settings.batch_lease, stopping=self.stopping
+        )
+        store.save(key, body.kept(trained.private, encoder), {"settled": message.target.digest})
+        store.commit(message.job, message.round)
