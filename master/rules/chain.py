@@ -26,7 +26,7 @@ class Rule:
     step: Step | None
 
     def __str__(self) -> str:
-        """The canonical word. The mean is left out where a step or a filter implies it."""
+        """The canonical word. How updates are combined is left out where a step implies it."""
         plain = self.step is not None and self.combine == _usual(self.step)
         middle = () if plain else (self.combine,)
         return "+".join(str(part) for part in (*self.filters, *middle, *((self.step,) if self.step else ())))

@@ -1,5 +1,7 @@
 """How much a late update is worth."""
 
+import itertools
+
 import pytest
 
 from master.rules.fedbuff import FedBuff
@@ -20,7 +22,7 @@ def test_every_discount_is_positive_and_never_grows(way: FedBuff) -> None:
     worths = [way.worth(staleness) for staleness in range(10_001)]
     assert worths[0] == 1.0
     assert min(worths) > 0
-    assert all(later <= earlier for earlier, later in zip(worths, worths[1:], strict=False))
+    assert all(later <= earlier for earlier, later in itertools.pairwise(worths))
 
 
 def test_golden_values() -> None:
