@@ -33,7 +33,7 @@ class GeometricMedian(Robust):
         share = np.array([shares[update.child] for update in updates])
         found, turns = coefficients(gramian(base, movements(base, updates)), share, self.smooth, self.turns)
         counted = {update.child: float(weight) for update, weight in zip(updates, found, strict=True)}
-        return Combined(weighted(updates, counted), counted, {"turns": turns})
+        return Combined(weighted(base, updates, counted), counted, {"turns": turns})
 
 
 def coefficients(products: Matrix, shares: Matrix, smooth: float, turns: int) -> tuple[Matrix, int]:

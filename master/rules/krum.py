@@ -31,4 +31,4 @@ class Krum(Robust):
         scores = krum_scores(squared_distances(base, updates), self.faulty)
         chosen = updates[int(np.argmin(scores))].child
         counted = {update.child: float(update.child == chosen) for update in updates}
-        return Combined(weighted(updates, counted), counted, {"chosen": [chosen]})
+        return Combined(weighted(base, updates, counted), counted, {"chosen": [chosen]})

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from master.rules import weights
-from master.rules.deltas import line_of
+from master.rules.deltas import line_of, weighted_movement
 from master.rules.rule import Combine, Combined, Contribution, Matrix, Parameters, Rows
 
 PIECE = 1 << 16
@@ -28,7 +28,7 @@ class Mean(Combine):
 
     def combine(self, base: Parameters, updates: Sequence[Contribution], most: float) -> Combined:
         shares = weights.share_out(updates, self.by, most)
-        return Combined(weighted(updates, shares), shares)
+        return Combined(weighted(base, updates, shares), shares)
 
 
 class MeanByTask(Combine):
@@ -40,13 +40,17 @@ class MeanByTask(Combine):
         return Mean(by="tasks").combine(base, updates, most)
 
 
-def weighted(updates: Sequence[Contribution], shares: Mapping[str, float]) -> Rows:
+def weighted(base: Parameters, updates: Sequence[Contribution], shares: Mapping[str, float]) -> Rows:
     """The mean with the shares given; a share of zero leaves a child out altogether.
 
-    A child's rows are added piece by piece, so small that products in float64 never leave the cache.
+    An update that was trained from an older base counts by its movement from there. The others' rows are added piece by piece, so
+    small that products in float64 never leave the cache.
     """
-    taken = [(update.parameters, shares[update.child]) for update in updates if shares[update.child] > 0]
-    assert taken, "shares sum to 1, so somebody has one"
+    counted = [update for update in updates if shares[update.child] > 0]
+    assert counted, "shares sum to 1, so somebody has one"
+    if any(update.base is not None for update in counted):
+        return weighted_movement(base, counted, shares)
+    taken = [(update.parameters, shares[update.child]) for update in counted]
 
     def read(name: str, rows: slice) -> Matrix:
         tensor = taken[0][0].spec[name]

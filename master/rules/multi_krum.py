@@ -32,4 +32,4 @@ class MultiKrum(Robust):
         best = np.argsort(scores, kind="stable")[: self.keep or len(updates) - self.faulty - 2]
         chosen = sorted(updates[int(at)].child for at in best)
         counted = weights.shares({child: share if child in chosen else 0.0 for child, share in shares.items()})
-        return Combined(weighted(updates, counted), counted, {"chosen": chosen})
+        return Combined(weighted(base, updates, counted), counted, {"chosen": chosen})

@@ -54,7 +54,7 @@ class Robust(Combine):
                 if self.few == "leave_out":
                     continue
                 taken = [update for update in updates if update.child in shares]
-                found[task] = Combined(weighted(taken, shares), shares, {"few": len(taken)})
+                found[task] = Combined(weighted(base, taken, shares), shares, {"few": len(taken)})
         if not found:
             raise TooFewChildren(
                 f"a task should have at least {self.least} children for `{self.name}`, found none that has.",

@@ -1,10 +1,13 @@
 """How much a late update is worth."""
 
 import itertools
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from master.rules.fedbuff import FedBuff
+from tests.support.rules import contribution, fuse, parameters
 
 WAYS = [
     FedBuff(size=1),
@@ -29,3 +32,12 @@ def test_golden_values() -> None:
     assert FedBuff(size=1).worth(3) == pytest.approx(0.5), "1/sqrt(1+3)"
     assert FedBuff(size=1, discount="hinge", slope=0.5, after=4).worth(4) == 1.0
     assert FedBuff(size=1, discount="hinge", slope=0.5, after=4).worth(6) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("rule", ["mean", "median", "trimmed_mean", "geometric_median", "krum", "multi_krum", "fedbuff:size=5"])
+def test_whatever_the_rule_a_late_update_counts_by_its_movement(rule: str) -> None:
+    """Every child moved by the same, some of them from an older base far away: so does the target."""
+    base, older = {"w": np.full(3, 10.0, np.float32)}, {"w": np.full(3, -50.0, np.float32)}
+    fresh = [contribution(f"a{k}", {"w": base["w"] + 1}) for k in range(3)]
+    late = [replace(contribution(f"b{k}", {"w": older["w"] + 1}), base=parameters(older)) for k in range(2)]
+    np.testing.assert_allclose(fuse(rule, base, [*fresh, *late])["w"], 11.0, rtol=1e-6)
