@@ -4,8 +4,9 @@ A choice is a frozen value whose fields are its options. In a file, a message an
 options that are at their default are left out, the others stand in the order of the class.
 """
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -79,13 +80,28 @@ def pairs(parts: Iterable[str], where: str) -> dict[str, str]:
     return options
 
 
-def options_of(kind: type[Choice]) -> Iterator[tuple[str, str, str, str]]:
-    """Each option of a kind: name, type, default (empty: it must be given), meaning. For people."""
+def describe(kind: type[Choice]) -> dict[str, Any]:
+    """Name, one line, the whole text, and the options of a kind, as JSON data for people. Made from the class."""
+    text = " ".join((inspect.getdoc(kind) or "").split())
+    return {"name": kind.name, "about": _first_sentence(text), "text": text, "options": list(_options(kind))}
+
+
+def _options(kind: type[Choice]) -> Iterator[dict[str, str]]:
     for key, field in kind.model_fields.items():
         default = "" if field.is_required() else _word(field.default)
-        annotation = field.annotation
-        shown = annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
-        yield key, shown, default, field.description or ""
+        yield {"name": key, "default": default, "meaning": field.description or ""}
+
+
+def _first_sentence(text: str) -> str:
+    """Up to the first full stop or colon that ends a thought; sources in brackets are left out."""
+    plain, depth = [], 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0 and sign != ")":
+            plain.append(sign)
+    sentence = "".join(plain).replace("  ", " ").replace(" :", ":").replace(" ,", ",")
+    end = min((place for mark in (". ", "; ") if (place := sentence.find(mark)) > 0), default=len(sentence))
+    return sentence[:end].rstrip(".")
 
 
 def _word(value: object) -> str:

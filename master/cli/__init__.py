@@ -17,6 +17,7 @@ COMMANDS = {
     "job": Lazy("master.cli.job", "Trainings: start, watch, stop."),
     "round": Lazy("master.cli.round", "Rounds of a job: who took part, what was refused."),
     "rule": Lazy("master.cli.rule", "Fuse rules: how updates become the next version."),
+    "codec": Lazy("master.cli.codec", "Codecs: how parameter sets travel."),
     "doctor": Lazy("master.cli.doctor", "Look whether everything is as it should be."),
     "completion": Lazy("master.cli.completion", "What a shell needs to complete commands."),
     "version": Lazy("master.cli.version", "Versions of this installation, and of the master."),

@@ -1,12 +1,12 @@
 """`trunkline rule`: how updates become the next version."""
 
 import json
-import textwrap
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from master.cli.base import noun, open_master, verb, where
+from master.cli.described import overview, whole
 from master.cli.job import Some, find
 from trunkline.errors import NotFound, UsageError
 from trunkline.terminal import Result, pairs, table
@@ -24,20 +24,8 @@ def list_() -> Result:
     from master.rules.catalogue import describe
 
     parts = [describe(part) for part in PARTS.values()]
-    rows = [
-        {
-            **part,
-            "options": ", ".join(one["name"] for one in part["options"]),
-            "about": textwrap.shorten(part["about"], 100, placeholder="…"),
-        }
-        for part in parts
-    ]
-    lines = [
-        *table(rows, ("name", "kind", "options", "about")),
-        "",
-        "A rule is FILTER+…+COMBINE+STEP, e.g. clip:norm=1+median+adam.",
-    ]
-    return Result(parts, lines)
+    lines = overview(parts, ("name", "kind", "options", "about"))
+    return Result(parts, [*lines, "", "A rule is FILTER+…+COMBINE+STEP, e.g. clip:norm=1+median+adam."])
 
 
 @verb(app)
@@ -55,8 +43,7 @@ def show(name: Annotated[str, Argument(metavar="NAME", help="Of a part, or a who
         data = {"rule": str(rule), "least": rule.least, "parts": parts}
     lines: list[str] = [] if len(parts) == 1 else [f"{data['rule']}: at least {data['least']} updates", ""]
     for part in parts:
-        lines += [f"{part['name']} ({part['kind']})", *textwrap.wrap(part["text"], 100), ""]
-        lines += [*table(part["options"], ("name", "default", "meaning"), "no options"), ""]
+        lines += [*whole(part, part["kind"]), ""]
     return Result(data, lines[:-1])
 
 

@@ -8,7 +8,7 @@ import pytest
 from master.rules import PARTS, find_rule
 from master.rules.catalogue import KINDS
 from master.rules.robust import Robust
-from trunkline.choices import options_of
+from trunkline.choices import describe
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "rules.md").read_text(encoding="utf-8")
 TABLE = PAGE.split("<!-- parts:start -->")[1].split("<!-- parts:end -->")[0].strip().splitlines()[2:]
@@ -19,7 +19,8 @@ def row(name: str) -> tuple[str, str, list[str]]:
     part = PARTS[name]
     kind = next(word for base, word in KINDS.items() if issubclass(part, base))
     shared = set(Robust.model_fields) if issubclass(part, Robust) else set()
-    options = [f"{key}={default}" if default else key for key, _, default, _ in options_of(part) if key not in shared]
+    told = {one["name"]: one["default"] for one in describe(part)["options"]}
+    options = [f"{key}={default}" if default else key for key, default in told.items() if key not in shared]
     return f"`{name}`", f"{kind}, robust" if issubclass(part, Robust) else kind, options
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 import pytest
 from pydantic import Field
 
-from trunkline.choices import Choice, options_of, parse
+from trunkline.choices import Choice, describe, parse
 from trunkline.errors import SpecError
 
 
@@ -14,6 +14,8 @@ class Plain(Choice):
 
 
 class Rich(Choice):
+    """Rich in options (Somebody, 2020). And more."""
+
     name: ClassVar = "rich"
     trim: Annotated[float, Field(ge=0, lt=0.5, description="Share cut off.")] = 0.1
     count: Annotated[int, Field(ge=1)]
@@ -61,5 +63,8 @@ def test_what_is_wrong_is_said(text: str, said: str) -> None:
     assert said in caught.value.message
 
 
-def test_options_are_told() -> None:
-    assert next(iter(options_of(Rich))) == ("trim", "float", "0.1", "Share cut off.")
+def test_a_kind_describes_itself() -> None:
+    told = describe(Rich)
+    assert (told["name"], told["about"]) == ("rich", "Rich in options")
+    assert told["options"][0] == {"name": "trim", "default": "0.1", "meaning": "Share cut off."}
+    assert told["options"][1] == {"name": "count", "default": "", "meaning": ""}

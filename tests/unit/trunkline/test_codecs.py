@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import plain_codecs
 from tests.support.wires import LOSSY, SPEC, WORDS, decoded, random_set, reader, travel
-from trunkline.choices import options_of
+from trunkline.choices import describe
 from trunkline.codecs import CODECS, Codec, Decoder, encode, find, left, wire_spec
 from trunkline.errors import SpecError
 from trunkline.files import sha256_file
@@ -265,6 +265,6 @@ def test_an_option_that_cannot_be_is_said(word: str) -> None:
 @pytest.mark.parametrize("kind", CODECS.values(), ids=list(CODECS))
 def test_every_codec_explains_itself_and_fits_into_a_record(kind: type[Codec]) -> None:
     assert kind.__doc__ and kind.__doc__ != Codec.__doc__
-    assert all(meaning for _, _, _, meaning in options_of(kind))
+    assert all(option["meaning"] for option in describe(kind)["options"])
     assert find(kind.name) == kind()
     assert len(str(find("topk:share=0.000001"))) <= 32
