@@ -101,7 +101,7 @@ def _first_sentence(text: str) -> str:
             plain.append(sign)
     sentence = "".join(plain).replace("  ", " ").replace(" :", ":").replace(" ,", ",")
     end = min((place for mark in (". ", "; ") if (place := sentence.find(mark)) > 0), default=len(sentence))
-    return sentence[:end].rstrip(".")
+    return sentence[:end].rstrip(" .")
 
 
 def _word(value: object) -> str:
