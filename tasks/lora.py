@@ -1,6 +1,5 @@
 """Low-rank training by `peft`, an optional extra. The only module that knows it."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from tasks.seeded.laws import Normal
+from tasks.seeded.tensor import SeededTensor
 from tasks.specs import EncoderSpec, Lora
 from trunkline.errors import SpecError
 
@@ -24,11 +25,10 @@ class Product:
     scale: float
 
     def reset(self, seed: int, name: str) -> None:
-        """A normal from the seed and the name, B zero: the product is zero, and a round starts the same wherever it starts."""
-        digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=7).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))
+        """A normal from the seed and the name, B zero: the product is zero, and a round starts the same on every machine."""
+        a = SeededTensor(seed, f"{name}@A", tuple(self.a.shape), Normal(std=self.a.shape[1] ** -0.5))
         with torch.no_grad():
-            self.a.copy_(torch.randn(self.a.shape, generator=generator) / self.a.shape[1] ** 0.5)
+            self.a.copy_(torch.from_numpy(a.read()))
             self.b.zero_()
 
     def factors(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
