@@ -23,18 +23,17 @@ def _changes(usual: Run) -> Iterator[Run]:
     """
     half = usual.learning_rate / 2
     yield usual
-    yield replace(usual, rounds=3)
-    yield replace(usual, rule="mean_by_task")
-    yield replace(usual, learning_rate=half)
-    yield replace(usual, rule="mean_by_task", learning_rate=half)
     yield replace(usual, rule="mean+momentum:rate=2,beta=0", learning_rate=half)
+    yield replace(usual, rounds=3)
     yield replace(usual, rule="mean_by_task+momentum:rate=3,beta=0", learning_rate=half)
-    yield replace(usual, rounds=3, learning_rate=half)
-    yield replace(usual, rounds=12)
+    yield replace(usual, rule="mean_by_task")
     yield replace(usual, rounds=3, rule="mean_by_task")
+    yield replace(usual, rounds=12)
     yield replace(usual, rule="mean:by=equal")
     yield replace(usual, rule="mean:by=sqrt")
+    yield replace(usual, rule="mean+momentum:rate=1,beta=0.5", learning_rate=half)
     yield replace(usual, rounds=2)
+    yield replace(usual, rounds=3, learning_rate=half)
 
 
 def _way(run: Run) -> tuple[object, ...]:
