@@ -190,7 +190,7 @@ class Child:
         store.note_set(message.target.digest)
         scores: list[Score] = []
         alone: tuple[Score, ...] = ()
-        if self.settings.policy.report:
+        if self.settings.policy.report or message.settle is not None:
             encoder = self.site.encoder(message.encoder)
             with SetFile(path) as target:
                 encoder.load_shared(target.read)
@@ -199,10 +199,10 @@ class Child:
             rows = {task.task: task.samples for task in self.counter.count(message.encoder.type, message.tasks)[0]}
             tasks = self.site.tasks(encoder, self.registry.of_type(message.encoder.type, tuple(rows)), None)
             load_heads(tasks, private)
-            if message.settle is not None:
-                self.trainer.settle(message, encoder, tasks, store)
-            scores = self.site.scores(encoder, tasks, message.splits)
-            alone = References(self.home, message.encoder.name).beside(scores, rows)
+            self.trainer.settle(message, encoder, tasks, store)
+            if self.settings.policy.report:
+                scores = self.site.scores(encoder, tasks, message.splits)
+                alone = References(self.home, message.encoder.name).beside(scores, rows)
         return Report(
             job=message.job,
             round=message.round,

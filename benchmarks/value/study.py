@@ -109,6 +109,8 @@ class Run:
     learning_rate: float
     head_learning_rate: float
     rounds: int | None = None  # of the shared variant
+    head_steps: int = 0  # of the shared variant: at the start of each round, heads alone
+    settle_steps: int = 0  # of the shared variant: after the last round, heads alone
     rule: str | None = None
     codec: str | None = None
     version: int = VERSION
@@ -135,7 +137,8 @@ class Run:
         return cls(**table)
 
     def __str__(self) -> str:
-        how = f" {self.rule} {self.codec} {self.rounds} rounds" if self.variant == "shared" else ""
+        alone = f" heads {self.head_steps}+{self.settle_steps}" if self.head_steps or self.settle_steps else ""
+        how = f" {self.rule} {self.codec} {self.rounds} rounds{alone}" if self.variant == "shared" else ""
         rates = f"{self.learning_rate:g}/{self.head_learning_rate:g}"
         return f"{self.variant}{how}, {self.cell}, {rates}, seed {self.seed} ({self.split})"
 

@@ -11,7 +11,9 @@ def job(run: Run) -> JobSpec:
     """
     assert run.rounds is not None, "a shared run has rounds"
     training = {
-        "steps": run.steps // run.rounds,
+        "steps": (run.steps - run.settle_steps) // run.rounds,  # a child's steps are as many in all, whatever they move
+        "head_steps": run.head_steps,
+        "settle_steps": run.settle_steps,
         "learning_rate": run.learning_rate,
         "head_learning_rate": run.head_learning_rate,
         "threads": 1,

@@ -51,7 +51,7 @@ def _collect(job: Play, round_: Round, splits: Iterable[str], settle: Plan | Non
     for child, member in _reporters(job, round_).items():
         told = {score.split for score in known[child].scores} if child in known else set()
         missing = [split for split in splits if settle or split not in told]
-        if missing:
+        if missing or settle:
             asked[child] = _request(job, round_, member, missing, seconds, settle)
     deadline = Deadline(job.clock, seconds, f"the reports of round {round_.number}")
     for child, answer, _ in job.exchange(round_, Report, asked, deadline):

@@ -95,3 +95,14 @@ def test_an_older_child_is_left_out_of_a_job_with_head_steps(tmp_path: Path) -> 
 def test_a_round_of_heads_alone_is_refused() -> None:
     with pytest.raises(ValidationError, match="`head_steps` should be fewer than `steps`"):
         JobSpec.model_validate({"encoder": "a", "training": {"steps": 4, "head_steps": 4}})
+
+
+def test_heads_settle_also_where_nothing_is_reported(tmp_path: Path) -> None:
+    """Neither the job nor the site wants scores: the heads that stay at the site should fit all the same."""
+    world = world_of(tmp_path, {"amy": 60})
+    amy = world.children["amy"]
+    quiet = amy.settings.model_copy(update={"policy": amy.settings.policy.model_copy(update={"report": False})})
+    amy.configure(quiet)
+    job = world.run(rounds=1, training={**SGD, "steps": 4, "settle_steps": 6}, report=(), final_report=())
+    assert [row.report["scores"] for row in job.pen.reports(1)] == [[]]
+    assert amy._store("tiny").sent((job.id, 1, world.digest())) == {"settled": world.digest()}
