@@ -1,5 +1,6 @@
 """`trunkline round`: what happened in a round."""
 
+import json
 from typing import Annotated, Any
 
 from typer import Argument
@@ -93,8 +94,12 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines = [*pairs(about), "", "members"]
     members = [_member(one, found["weights"]) for one in found["members"]]
     lines += table(members, ("child", "state", "samples", "weight", "reason", "detail"))
-    updates = [_update(one) for one in found["updates"]]
-    lines += ["", "updates", *table(updates, ("child", "samples", "losses", "size", "seconds", "digest"))]
+    updates = [_update(one, found["weights"]) for one in found["updates"]]
+    late = any(one["origin"] not in (None, found["number"]) for one in found["updates"])
+    columns = ("child", *(("arrival", "origin", "weight") if late else ()), "samples", "losses", "size", "seconds", "digest")
+    lines += ["", "updates", *table(updates, columns)]
+    if seen := (found["notes"] or {}).get("rule"):
+        lines += ["", "what the rule saw", *(f"{part}: {json.dumps(told)}" for part, told in seen.items())]
     lines += ["", "refused values", *table(found["refusals"], ("child", "reason", "detail"))]
     scores = [{"child": one["child"], **score} for one in found["reports"] for score in one["report"]["scores"]]
     lines += ["", "reports", *table(scores, ("child", "task", "split", "metric", "value", "samples"))]
@@ -111,10 +116,13 @@ def _member(one: dict[str, Any], weights: dict[str, float]) -> dict[str, Any]:
     return {**one, "samples": samples, "weight": weights.get(one["child"])}
 
 
-def _update(one: dict[str, Any]) -> dict[str, Any]:
+def _update(one: dict[str, Any], weights: dict[str, float]) -> dict[str, Any]:
     told = one["update"]
     return {
         "child": one["child"],
+        "arrival": one["arrival"],
+        "origin": one["origin"],
+        "weight": weights.get(one["child"]),
         "samples": told["samples"],
         "losses": told["losses"],
         "size": amount(one["size"]),
