@@ -93,7 +93,7 @@ class Play:
 
     def fused(self, before: Round) -> int:
         """Rounds fused before one: schedules count over these, not over rounds that were skipped."""
-        return sum(one.state == "closed" and one.number < before.number for one in self.pen.rounds())
+        return self.pen.fused_between(1, before.number)
 
     def members(self, round_: Round) -> dict[str, Member]:
         """The round's members by name, once they are fixed."""
@@ -111,11 +111,12 @@ class Play:
 
         Where parameters travel inside the messages, they are attached here.
 
-        :param others: earlier rounds whose answers are not too late.
+        :param others: earlier rounds whose updates are not too late.
         """
         outgoing = {child: Outgoing(message, self._attachment(message)) for child, message in messages.items()}
         for child, answer, attachment in self.link.exchange(outgoing, deadline):
-            if getattr(answer, "round", None) in others or not self._late(round_, wanted, child, answer):
+            awaited = isinstance(answer, Update) and answer.job == self.id and answer.round in others
+            if awaited or not self._late(round_, wanted, child, answer):
                 yield child, answer, attachment
 
     def _late(self, round_: Round, wanted: type[Message], child: str, answer: Message) -> bool:

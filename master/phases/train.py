@@ -27,7 +27,7 @@ def train(job: Play, round_: Round) -> Round:
     asked = _initial_sets(job, waited, seconds)
     incoming = _Incoming(job, round_, training, recorded)
     if len(recorded) < enough:
-        origins = {seat.round.number for seat in training.values()}
+        origins = {seat.round.number for seat in training.values()} - {round_.number}
         for child, answer, attachment in job.exchange(round_, Update, asked, deadline, origins):
             if incoming.record(child, answer, attachment):
                 recorded.add(child)

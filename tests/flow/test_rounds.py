@@ -285,3 +285,20 @@ def test_old_updates_are_forgotten(bench: Bench) -> None:
     reader = bench.ledger.reader(bench.ledger.jobs()[0].id)
     kept = [number for number in range(1, 6) if all(bench.blobs.has(row.digest) for row in reader.updates(number))]
     assert kept == [4, 5]
+
+
+class Echoing(LocalLink):
+    """Gives each child's last answer once more at the start of the next exchange."""
+
+    def exchange(self, messages: Mapping[str, Outgoing], deadline: Deadline) -> Iterator[tuple[str, Reply, bytes | None]]:
+        yield from getattr(self, "said", ())
+        self.said = list(super().exchange(messages, deadline))
+        yield from self.said
+
+
+@pytest.mark.parametrize("rule", ["mean", "fedbuff:size=3"])
+def test_an_answer_that_comes_again_in_a_later_phase_is_no_failure(bench: Bench, rule: str) -> None:
+    bench.run(Echoing(bench.sites, debug=True), rounds=2, rule=rule)
+    rounds = bench.ledger.reader(bench.ledger.jobs()[-1].id)
+    assert [len(rounds.updates(number)) for number in (1, 2)] == [3, 3]
+    assert [refusal.reason for number in (1, 2) for refusal in rounds.refusals(number)] == []
