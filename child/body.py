@@ -9,10 +9,9 @@ PREFIX = "@body/"
 
 def load(encoder: Encoder, private: Private) -> None:
     """Give an encoder what this site has of its own; at the very start that is what every site begins with."""
-    encoder.load_private({name.removeprefix(PREFIX): array for name, array in private.tensors.items() if name.startswith(PREFIX)})
+    encoder.load_private(private.under(PREFIX))
 
 
 def kept(private: Private, encoder: Encoder) -> Private:
     """The private state with these tensors as they stand in an encoder."""
-    tensors = {name: array for name, array in private.tensors.items() if not name.startswith(PREFIX)}
-    return Private({**tensors, **{PREFIX + name: array for name, array in encoder.private_tensors().items()}}, private.notes)
+    return private.replaced(PREFIX, encoder.private_tensors())

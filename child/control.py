@@ -34,8 +34,7 @@ class Control:
         if server is not None:
             with SetFile(server) as file:
                 self._server = {name.removeprefix("c/"): array for name, array in file.tensors().items()}
-        mine = private.tensors if private.notes.get("control") == job else {}
-        self._own = {name.removeprefix(PREFIX): array for name, array in mine.items() if name.startswith(PREFIX)}
+        self._own = private.under(PREFIX) if private.notes.get("control") == job else {}
 
     def correction(self, encoder: Encoder) -> dict[str, Tensor]:
         """`c - c_i`, which is added to every gradient.
@@ -57,16 +56,14 @@ class Control:
         :param base: a whole tensor of the base set, by name.
         :param distance: steps times the learning rate.
         """
-        tensors = {name: array for name, array in private.tensors.items() if not name.startswith(PREFIX)}
         if not distance:  # it was told to end before it moved: the variate stays as it was
-            return Private(
-                {**tensors, **{PREFIX + name: array for name, array in self._own.items()}}, {**private.notes, "control": self.job}
-            )
+            return private.replaced(PREFIX, self._own, control=self.job)
+        after: dict[str, Array] = {}
         for name, value in encoder.shared_parameters().items():
             moved = base(name) - value.detach().cpu().numpy()
             own = self._of(self._own, name, value) - self._of(self._server, name, value)
-            tensors[PREFIX + name] = np.asarray(own + moved / np.float32(distance), dtype=np.float32)
-        return Private(tensors, {**private.notes, "control": self.job})
+            after[name] = np.asarray(own + moved / np.float32(distance), dtype=np.float32)
+        return private.replaced(PREFIX, after, control=self.job)
 
     @staticmethod
     def _of(variates: Mapping[str, Array], name: str, like: Tensor) -> Array:

@@ -43,6 +43,15 @@ class Private:
     tensors: Mapping[str, Array] = field(default_factory=dict)  # heads and their moments, named `TASK/...`
     notes: Mapping[str, Any] = field(default_factory=dict)  # JSON: data order, step counts
 
+    def under(self, prefix: str) -> dict[str, Array]:
+        """The tensors whose names begin so, by the rest of their names."""
+        return {name.removeprefix(prefix): array for name, array in self.tensors.items() if name.startswith(prefix)}
+
+    def replaced(self, prefix: str, tensors: Mapping[str, Array], **notes: Any) -> "Private":
+        """This state with other tensors under a prefix, and notes beside those there are."""
+        others = {name: array for name, array in self.tensors.items() if not name.startswith(prefix)}
+        return Private(others | {prefix + name: array for name, array in tensors.items()}, {**self.notes, **notes})
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:

@@ -177,11 +177,7 @@ def load_heads(tasks: Mapping[str, LocalTask], private: Private) -> None:
 
 def tensors_of(private: Private, prefix: str) -> dict[str, Tensor]:
     """Saved tensors under a prefix, as torch tensors."""
-    return {
-        name.removeprefix(prefix): torch.from_numpy(np.array(array))
-        for name, array in private.tensors.items()
-        if name.startswith(prefix)
-    }
+    return {name: torch.from_numpy(np.array(array)) for name, array in private.under(prefix).items()}
 
 
 def as_array(tensor: Tensor) -> Array:
