@@ -89,6 +89,12 @@ class Child:
         """See `Counter.all`."""
         return self.counter.all()
 
+    def store(self, encoder: str) -> PrivateStore:
+        """What is private to this site for one encoder, by its name."""
+        if encoder not in self._stores:
+            self._stores[encoder] = PrivateStore(self.home.private / encoder)
+        return self._stores[encoder]
+
     def answer(self, message: Message, attachment: bytes | None = None) -> Answer:
         """Do what a message asks. Whatever goes wrong on the way is the answer, never an exception."""
         try:
@@ -158,7 +164,7 @@ class Child:
 
     def _update(self, message: InitialSet, attachment: bytes | None) -> Answer:
         key = (message.job, message.round, message.base.digest)
-        store = self._store(message.encoder.name)
+        store = self.store(message.encoder.name)
         sent = store.sent(key)
         if sent is None or not _whole(self.home.updates / str(sent["digest"])):
             store.turn_to(key)
@@ -184,7 +190,7 @@ class Child:
 
     def _report(self, message: ReportRequest, attachment: bytes | None) -> Report:
         started = time.perf_counter()
-        store = self._store(message.encoder.name)
+        store = self.store(message.encoder.name)
         store.commit(message.job, message.round)
         path = self.sets.get(message.target, message.delta, message.token, attachment)
         store.note_set(message.target.digest)
@@ -214,11 +220,6 @@ class Child:
         )
 
     # -- shared --------------------------------------------------------------------------------------------------------------
-
-    def _store(self, encoder: str) -> PrivateStore:
-        if encoder not in self._stores:
-            self._stores[encoder] = PrivateStore(self.home.private / encoder)
-        return self._stores[encoder]
 
     def _failure(self, reason: Reason, detail: str) -> Failure:
         return Failure(child=self.name, reason=reason, detail=detail)

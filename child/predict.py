@@ -5,18 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from child import body
+from child import body, heads
 from child.home import ChildHome
 from child.settings import ChildSettings
 from child.site import READY
 from child.state import Private, PrivateStore
-from child.train import tensors_of
 from tasks import encoders, evaluate
 from tasks.declared import read_spec
 from tasks.encoders import Encoder
 from tasks.heads import Head, make_head
 from tasks.specs import TaskSpec
-from tasks.survey import survey
 from trunkline.errors import NotFound, SpecError, UsageError
 from trunkline.sets import SetFile
 
@@ -49,9 +47,10 @@ def open_predictor(home: ChildHome, settings: ChildSettings, spec: TaskSpec, *, 
     with SetFile(_last_set(home, name)) as parameters:
         loaded.load_shared(parameters.read)
     body.load(loaded, private)
-    labels = _labels(home, spec, private)
+    labels = _labels(spec, private)
     head = make_head(spec, labels, loaded.hidden, modules=(home.modules,), seed=0)
-    _fill(head, spec, private)
+    if not heads.put(head, spec.name, private):
+        raise NotFound(f"task {spec.name!r} should have a head of its labels as they are now, found another.", hint=_TRAIN)
     return Predictor(loaded, head.to(settings.device), spec, labels)
 
 
@@ -61,7 +60,7 @@ def _trained(home: ChildHome, spec: TaskSpec, encoder: str | None) -> tuple[str,
     found = {
         name: private
         for name, store in stores.items()
-        if spec.name in (private := store.newest()).notes.get("heads", {}) and encoder in (None, name)
+        if spec.name in heads.noted((private := store.newest()).notes) and encoder in (None, name)
     }
     if not found:
         with_ = f" with encoder {encoder!r}" if encoder else ""
@@ -96,21 +95,9 @@ def _last_set(home: ChildHome, name: str) -> Path:
     return home.sets / digest
 
 
-def _labels(home: ChildHome, spec: TaskSpec, private: Private) -> tuple[str, ...]:
+def _labels(spec: TaskSpec, private: Private) -> tuple[str, ...]:
     """Label names in the order of the head's outputs: as they were when it was trained, whatever the file says now."""
-    kind, _, names = str(private.notes["heads"][spec.name]).partition(":")
-    if kind != spec.head:
-        raise NotFound(f"task {spec.name!r} should have a head of kind {spec.head}, found one of kind {kind}.", hint=_TRAIN)
-    labels = tuple(names.split("|")) if names else ()
-    outputs = private.tensors.get(f"{spec.name}/head/linear.bias")
-    if spec.head in ("single", "multi", "tokens") and outputs is not None and len(outputs) != len(labels):
-        return survey(spec, home.folder, home.cache, (home.modules,)).labels  # a name with the separator in it
-    return labels
-
-
-def _fill(head: Head, spec: TaskSpec, private: Private) -> None:
-    saved = tensors_of(private, f"{spec.name}/head/")
-    wanted = head.state_dict()
-    if set(saved) != set(wanted) or any(saved[key].shape != wanted[key].shape for key in wanted):
-        raise NotFound(f"task {spec.name!r} should have a head of its labels as they are now, found another.", hint=_TRAIN)
-    head.load_state_dict(saved)
+    found = heads.noted(private.notes)[spec.name]
+    if found.kind != spec.head:
+        raise NotFound(f"task {spec.name!r} should have a head of kind {spec.head}, found one of kind {found.kind}.", hint=_TRAIN)
+    return found.labels

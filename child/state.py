@@ -40,8 +40,8 @@ SET = "set"
 class Private:
     """A site's private state for one encoder."""
 
-    tensors: Mapping[str, Array] = field(default_factory=dict)  # heads and their moments, named `TASK/...`
-    notes: Mapping[str, Any] = field(default_factory=dict)  # JSON: data order, step counts
+    tensors: Mapping[str, Array] = field(default_factory=dict)  # `TASK/…`: heads and moments; `@…/…`: of the encoder itself
+    notes: Mapping[str, Any] = field(default_factory=dict)  # JSON: data order, what the outputs of heads mean
 
     def under(self, prefix: str) -> dict[str, Array]:
         """The tensors whose names begin so, by the rest of their names."""
@@ -60,7 +60,7 @@ class Generation:
     digest: str
     key: Key
     notes: Mapping[str, Any]
-    update: Mapping[str, Any]  # the Update message as a table
+    update: Mapping[str, Any]  # the Update message as a table; where heads were settled, on which set
     owed: str | None = None  # the file with what was left out of it
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from child import heads
+from child.heads import Outputs
 from child.optimiser import LocalStore
 from child.order import Line, dropout_seed, next_task
 from child.state import Private
@@ -24,7 +25,6 @@ from tasks.table import SampleTable
 from trunkline.clock import Clock
 from trunkline.errors import Reason, TrainingFailed
 from trunkline.messages import Plan
-from trunkline.tensors import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,11 @@ class LocalTask:
     spec: TaskSpec
     table: SampleTable
     head: Head
+
+    @property
+    def outputs(self) -> Outputs:
+        """What the head's outputs mean."""
+        return Outputs(self.spec.head, self.table.labels)
 
     def batch_size(self, plan: Plan) -> int:
         return plan.batch_size or self.spec.batch_size
@@ -72,7 +77,7 @@ def train(
     """
     store = LocalStore(plan, encoder.trainable(), {name: task.head for name, task in tasks.items()}, correction)
     for name in tasks:
-        store.load_head_moments(name, tensors_of(private, f"{name}/moments/"))
+        store.load_head_moments(name, heads.tensors_of(private, f"{name}/moments/"))
     lines, queue = _lines(tasks, plan, private, clock, lease)
     seen: dict[str, set[int]] = defaultdict(set)
     losses: dict[str, list[float]] = defaultdict(list)
@@ -149,37 +154,20 @@ def _keep(
     """The private state after the round: what was trained now, beside what other tasks left."""
     tensors = {name: array for name, array in before.tensors.items() if name.split("/", 1)[0] not in tasks and name[0] != "@"}
     for name, task in tasks.items():
-        tensors |= {f"{name}/head/{key}": as_array(value) for key, value in task.head.state_dict().items()}
-        tensors |= {f"{name}/moments/{key}": as_array(value) for key, value in store.head_moments(name).items()}
+        tensors |= heads.kept(name, task.head)
+        tensors |= {f"{name}/moments/{key}": heads.as_array(value) for key, value in store.head_moments(name).items()}
     notes: dict[str, Any] = {
         "seed": plan.seed,
         "lines": {name: line.state() for name, line in lines.items()},
         "waiting": {name: list(queue.waiting(name)) for name in lines},
-        "heads": dict(before.notes.get("heads", {})) | {name: head_key(task) for name, task in tasks.items()},
+        "heads": dict(before.notes.get("heads", {})) | {name: task.outputs.note() for name, task in tasks.items()},
     }
     return Private(tensors, notes)
 
 
-def head_key(task: LocalTask) -> str:
-    """What a saved head must agree with to be loaded: its kind and its labels."""
-    return f"{task.spec.head}:{'|'.join(task.table.labels)}"
-
-
 def load_heads(tasks: Mapping[str, LocalTask], private: Private) -> None:
     """Put saved heads in place; one whose labels or shape have changed starts afresh."""
+    noted = heads.noted(private.notes)
     for name, task in tasks.items():
-        saved = tensors_of(private, f"{name}/head/")
-        wanted = task.head.state_dict()
-        fits = set(saved) == set(wanted) and all(saved[key].shape == wanted[key].shape for key in wanted)
-        if fits and private.notes.get("heads", {}).get(name) == head_key(task):
-            task.head.load_state_dict(saved)
-
-
-def tensors_of(private: Private, prefix: str) -> dict[str, Tensor]:
-    """Saved tensors under a prefix, as torch tensors."""
-    return {name: torch.from_numpy(np.array(array)) for name, array in private.under(prefix).items()}
-
-
-def as_array(tensor: Tensor) -> Array:
-    """A tensor's values in numpy, detached from it."""
-    return tensor.detach().cpu().numpy().copy()
+        if noted.get(name) == task.outputs:
+            heads.put(task.head, name, private)

@@ -155,7 +155,7 @@ def test_a_child_that_is_killed_goes_on_with_what_it_owes(tmp_path: Path, codec:
             def killed(*_: object, **__: object) -> None:
                 raise Killed
 
-            amy._store("tiny").save = killed  # type: ignore[method-assign, assignment]
+            amy.store("tiny").save = killed  # type: ignore[method-assign, assignment]
             with pytest.raises(Killed):
                 amy.answer(message)
         else:  # killed when both are

@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 
 
 def head_of(world: object, name: str) -> dict[str, np.ndarray]:
-    tensors = world.children[name]._store("tiny").newest().tensors  # type: ignore[attr-defined]
+    tensors = world.children[name].store("tiny").newest().tensors  # type: ignore[attr-defined]
     return {key: np.array(value) for key, value in tensors.items() if key.startswith("sentiment/head/")}
 
 
@@ -105,4 +105,4 @@ def test_heads_settle_also_where_nothing_is_reported(tmp_path: Path) -> None:
     amy.configure(quiet)
     job = world.run(rounds=1, training={**SGD, "steps": 4, "settle_steps": 6}, report=(), final_report=())
     assert [row.report["scores"] for row in job.pen.reports(1)] == [[]]
-    assert amy._store("tiny").sent((job.id, 1, world.digest())) == {"settled": world.digest()}
+    assert amy.store("tiny").sent((job.id, 1, world.digest())) == {"settled": world.digest()}

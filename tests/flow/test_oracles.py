@@ -130,7 +130,7 @@ def test_the_head_of_an_idle_task_stays_as_it_is(tmp_path: Path) -> None:
     small = sentiment(write_reviews(tmp_path / "small.csv", 30, 2), name="small", batch_size=21)
     world.add_child("amy", large, small)
     world.run(rounds=3, training={"steps": 12})
-    store = world.children["amy"]._store("tiny")
+    store = world.children["amy"].store("tiny")
     before = {name: array.copy() for name, array in store.newest().tensors.items() if name.startswith("small/")}
     assert any(name.startswith("small/moments/") for name in before), "it has trained, so it has moments"
     world.run(rounds=1, training={"steps": 2})

@@ -60,7 +60,7 @@ def world_of(folder: Path, private: tuple[str, ...] = ("norms",)) -> World:
 
 
 def kept(world: World, name: str) -> dict[str, np.ndarray]:
-    tensors = world.children[name]._store("sensor").newest().tensors
+    tensors = world.children[name].store("sensor").newest().tensors
     return {key.removeprefix("@body/"): np.array(value) for key, value in tensors.items() if key.startswith("@body/")}
 
 
@@ -108,7 +108,7 @@ def test_one_encoder_after_another_does_not_mix_sites(tmp_path: Path) -> None:
     """A loaded encoder serves many messages: what one of them left in it must not reach the next."""
     world = world_of(tmp_path)
     world.run(rounds=1, training=TRAINING)
-    store = world.children["amy"]._store("sensor")
+    store = world.children["amy"].store("sensor")
     encoder = world.children["amy"].site.encoder(world.encoder)
     encoder.load_private({})
     begun = encoder.private_tensors()
@@ -146,6 +146,6 @@ def test_norms_of_a_text_encoder_stay_and_frozen_ones_are_left_out(tmp_path: Pat
     names = set(world.current())
     assert names
     assert not any("LayerNorm" in name or "embeddings" in name for name in names)
-    mine = world.children["amy"]._store("tiny").newest().tensors
+    mine = world.children["amy"].store("tiny").newest().tensors
     assert {key for key in mine if key.startswith("@body/")} >= {"@body/encoder.layer.0.attention.output.LayerNorm.weight"}
     assert not any("embeddings" in key for key in mine)

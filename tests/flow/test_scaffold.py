@@ -81,10 +81,10 @@ def test_children_and_master_that_restart_come_to_the_same_bits(tmp_path: Path) 
 def test_another_job_begins_with_variates_of_zero(tmp_path: Path) -> None:
     world = world_of(tmp_path, {"amy": 40, "ben": 60})
     world.run(rounds=2, rule="scaffold", training=TRAINING)
-    kept = world.children["amy"]._store("tiny").newest()
+    kept = world.children["amy"].store("tiny").newest()
     assert any(name.startswith("@control/") for name in kept.tensors)
     world.run(rounds=1, rule="mean", training=TRAINING)
-    kept = world.children["amy"]._store("tiny").newest()
+    kept = world.children["amy"].store("tiny").newest()
     assert not any(name.startswith("@control/") for name in kept.tensors), "and what is of no use is not kept"
 
 
