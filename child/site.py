@@ -1,4 +1,4 @@
-"""What a site computes with, kept loaded between messages: encoders from their files, tables of samples, heads."""
+"""What a site computes with: the encoder, kept loaded between messages, and for each its tables of samples and fresh heads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from tasks.folder import FROZEN, SHARED
 from tasks.heads import make_head
 from tasks.specs import Module, TaskSpec
 from tasks.step import choose_precision
-from tasks.table import SampleTable, open_table
+from tasks.table import open_table
 from trunkline.errors import Reason, RefusedValue, SpecError
 from trunkline.files import sha256_file
 from trunkline.messages import EncoderRef, Plan, Score
@@ -30,12 +30,11 @@ READY = "READY"
 
 
 class Site:
-    """One loaded encoder, and the tables that were read for it."""
+    """One loaded encoder, and the tasks that are computed with it."""
 
     def __init__(self, home: ChildHome, settings: ChildSettings, transfer: Transfer) -> None:
         self.home, self.settings, self.transfer = home, settings, transfer
         self._loaded: tuple[str, Encoder] | None = None
-        self._tables: dict[tuple[str, TaskSpec], SampleTable] = {}
 
     def encoder(self, reference: EncoderRef) -> Encoder:
         """The encoder of a manifest, fetched once and kept in memory.
@@ -46,7 +45,6 @@ class Site:
             self._loaded = None  # let the old one go before the new one is loaded
             encoder = self._load(self.files(reference))
             self._loaded = (reference.manifest, encoder.to(self.settings.device))
-            self._tables.clear()
         return self._loaded[1]
 
     def _load(self, folder: Path) -> Encoder:
@@ -107,10 +105,7 @@ class Site:
         ]
 
     def _task(self, encoder: Encoder, spec: TaskSpec, plan: Plan | None) -> LocalTask:
-        key = (self._loaded[0] if self._loaded else "", spec)
-        if key not in self._tables:
-            self._tables[key] = open_table(spec, encoder, self.home.cache, self.home.folder, self.settings.memory, self.modules())
-        table = self._tables[key]
+        table = open_table(spec, encoder, self.home.cache, self.home.folder, self.settings.memory, self.modules())
         seed = plan.seed if plan else 0
         head = make_head(spec, table.labels, encoder.hidden, seed, scale=table.scale, modules=self.modules())
         return LocalTask(spec, table, head.to(self.settings.device))

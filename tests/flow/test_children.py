@@ -178,6 +178,16 @@ def test_the_weight_is_what_the_queue_shows_as_applied(world: World) -> None:
     assert update.samples == {"sentiment": 42}, "never more than it has"
 
 
+def test_samples_that_come_while_the_child_runs_are_trained_in_the_next_round(world: World) -> None:
+    world.run(rounds=1, training={"steps": 12})
+    job = world.play(rounds=1, training={"steps": 12})
+    write_reviews(world.folder / "amy.csv", 120)
+    run(job)
+    first, second = (Update.of_table(world.ledger.reader(one.id).updates(1)[0].update) for one in world.ledger.jobs())
+    assert (first.child, first.samples) == ("amy", {"sentiment": 42})
+    assert (second.child, second.samples) == ("amy", {"sentiment": 84})
+
+
 def test_a_canary_in_the_samples_is_found_nowhere_at_the_master(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     canary = "zzcanaryzz"
