@@ -1,7 +1,7 @@
 """Heads in a site's private state: where each lies, what its outputs mean, and how it comes back into a head.
 
-    tensors   TASK/head/NAME   parameters and buffers of the head
-    notes     heads            task -> what its head's outputs mean
+tensors   TASK/head/NAME   parameters and buffers of the head
+notes     heads            task -> what its head's outputs mean
 """
 
 from collections.abc import Mapping
