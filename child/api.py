@@ -17,8 +17,9 @@ from trunkline.api import Asked, Enrol, Enrolled, Hello, Invitation, Manifest, W
 from trunkline.clock import Clock
 from trunkline.errors import Reason, RefusedValue
 from trunkline.https import Https, Patience, fetch_authority
-from trunkline.messages import Request, nearest_version
+from trunkline.messages import Request
 from trunkline.values import Value
+from trunkline.wire import nearest_version
 
 Answer = TypeVar("Answer", bound=Value)
 

@@ -25,7 +25,7 @@ from master.tokens import hash_token, new_token
 from trunkline.api import Enrol, Invitation, proof_of
 from trunkline.clock import Clock
 from trunkline.errors import Conflict, NotAuthorized
-from trunkline.messages import common_version
+from trunkline.wire import common_version
 
 Register = Callable[[bytes], int]
 """Makes a public key (PEM) known to the SuperLink and returns the node id; a key that is known already gives the same id.

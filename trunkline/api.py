@@ -7,8 +7,9 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from trunkline.errors import Reason, RefusedValue, UsageError
-from trunkline.messages import WIRE_NEWEST, WIRE_OLDEST, EncoderRef, Machine, TaskCount
+from trunkline.messages import EncoderRef, Machine, TaskCount
 from trunkline.values import Count, Digest, Name, Value
+from trunkline.wire import SPOKEN, Range
 
 # -- enrolment ---------------------------------------------------------------------------------------------------------
 
@@ -46,7 +47,7 @@ class Enrol(Value):
     name: Name | None = None  # None: the name that the invitation holds
     public_key: Annotated[str, Field(max_length=2_048)]  # EC P-384, PEM; the private one never leaves the child
     proof: Annotated[str, Field(max_length=512)]  # `proof_of(secret)` signed with the private key (ECDSA, SHA-384), base64
-    speaks: tuple[int, int] = (WIRE_OLDEST, WIRE_NEWEST)
+    speaks: Range = SPOKEN
     version: Annotated[str, Field(max_length=64)] = ""  # of Trunkline
 
 
@@ -76,7 +77,7 @@ class Hello(Value):
     machine: Machine | None = None
     tasks: tuple[TaskCount, ...] = ()
     types: tuple[Name, ...] = ()  # the encoder types its tasks are of
-    speaks: tuple[int, int] = (WIRE_OLDEST, WIRE_NEWEST)
+    speaks: Range = SPOKEN
 
 
 class Welcome(Value):
@@ -86,7 +87,7 @@ class Welcome(Value):
     node_id: int
     flower: str
     wire: int
-    speaks: tuple[int, int] = (WIRE_OLDEST, WIRE_NEWEST)
+    speaks: Range = SPOKEN
     encoders: tuple[EncoderRef, ...] = ()
     version: str = ""  # of Trunkline at the master
 

@@ -11,8 +11,8 @@
 All are frozen, JSON on the wire, and carry the wire version they were written in. Parameter sets are never inside: a message
 names them by SHA-256, and the bytes travel beside it (`transfer = "blob"`) or as an attachment (`transfer = "inline"`).
 
-A field that a later wire version adds is marked `since(2)` (see `values`). So two sides that share one version understand each
-other, and two that share none say so.
+A field that a later wire version adds is marked `since(2)` (see `values`), so two sides that share a version understand each other
+(see `wire`).
 """
 
 import json
@@ -20,38 +20,9 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, ValidationError
 
-from trunkline.errors import Reason, RefusedValue, WireVersionMismatch
+from trunkline import wire
+from trunkline.errors import Reason, RefusedValue
 from trunkline.values import Count, Decay, Digest, Finite, Name, Optimizer, Precision, Seconds, Split, Transfer, Value, since
-
-WIRE_OLDEST = 1
-WIRE_NEWEST = 2
-
-
-def common_version(
-    theirs: tuple[int, int], ours: tuple[int, int] | None = None, *, names: tuple[str, str] = ("the other side", "this side")
-) -> int:
-    """The newest wire version both sides speak, each given as (oldest, newest).
-
-    >>> common_version((1, 3), (1, 2))
-    2
-
-    :param names: of them and us, for an error that both may read.
-    :raises WireVersionMismatch: there is none.
-    """
-    ours = ours or (WIRE_OLDEST, WIRE_NEWEST)
-    newest = min(theirs[1], ours[1])
-    if newest < max(theirs[0], ours[0]):
-        raise WireVersionMismatch(
-            "a common wire version should exist, "
-            f"found {theirs[0]} to {theirs[1]} at {names[0]} and {ours[0]} to {ours[1]} at {names[1]}.",
-            hint="Upgrade the older side.",
-        )
-    return newest
-
-
-def nearest_version(theirs: tuple[int, int]) -> int:
-    """The wire version in which this side greets another: the common one, or, where there is none, the one nearest to theirs."""
-    return max(WIRE_OLDEST, min(WIRE_NEWEST, theirs[1]))
 
 
 class Message(Value):
@@ -59,10 +30,10 @@ class Message(Value):
 
     kind: ClassVar[str]
 
-    def encode(self, wire: int | None = None) -> str:
+    def encode(self, version: int | None = None) -> str:
         """This message as JSON, in a wire version (default: the newest)."""
-        wire = wire or WIRE_NEWEST
-        return json.dumps({"wire": wire, "kind": self.kind, "body": self.told(wire)}, separators=(",", ":"))
+        version = version or wire.NEWEST
+        return json.dumps({"wire": version, "kind": self.kind, "body": self.told(version)}, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str | bytes) -> Self:
@@ -202,7 +173,7 @@ class Confirmation(Message):
     tasks: tuple[TaskCount, ...] = ()
     holds: tuple[Digest, ...] = ()  # parameter sets it has already
     machine: Machine | None = None
-    speaks: tuple[int, int] = (WIRE_OLDEST, WIRE_NEWEST)
+    speaks: wire.Range = wire.SPOKEN
 
 
 class InitialSet(Message):
@@ -280,7 +251,7 @@ class Failure(Message):
     child: str
     reason: Reason
     detail: str
-    speaks: tuple[int, int] = (WIRE_OLDEST, WIRE_NEWEST)
+    speaks: wire.Range = wire.SPOKEN
 
 
 _KINDS: dict[str, type[Message]] = {
@@ -296,16 +267,14 @@ def decode(text: str | bytes) -> Message:
     """
     try:
         envelope = json.loads(text)
-        wire, kind, body = envelope["wire"], envelope["kind"], envelope["body"]
+        version, kind, body = envelope["wire"], envelope["kind"], envelope["body"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         found = type(error).__name__  # its text may hold all that came
         raise RefusedValue(Reason.MALFORMED, f"a message should be JSON with wire, kind and body, found {found}.") from None
-    if type(wire) is not int or not isinstance(kind, str) or kind not in _KINDS or not isinstance(body, dict):
+    if type(version) is not int or not isinstance(kind, str) or kind not in _KINDS or not isinstance(body, dict):
         raise RefusedValue(Reason.MALFORMED, f"a message should be one of {', '.join(_KINDS)}, found {str(kind)[:40]!r}.")
-    if kind != Failure.kind and not WIRE_OLDEST <= wire <= WIRE_NEWEST:
-        raise WireVersionMismatch(
-            f"the wire version should be {WIRE_OLDEST} to {WIRE_NEWEST}, found {wire}.", hint="Upgrade the older side."
-        )
+    if kind != Failure.kind:
+        wire.check_spoken(version)
     try:
         return _KINDS[kind].model_validate_json(json.dumps(body))
     except ValidationError as error:

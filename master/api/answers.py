@@ -28,8 +28,8 @@ from trunkline.errors import (
     UsageError,
     WireVersionMismatch,
 )
-from trunkline.messages import common_version
 from trunkline.settings import explain
+from trunkline.wire import common_version
 
 Model = TypeVar("Model", bound=BaseModel)
 

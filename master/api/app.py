@@ -9,7 +9,7 @@ from master.api.access import admin_only
 from master.api.files import Files
 from master.api.parts import Parts
 from trunkline import __version__
-from trunkline.messages import WIRE_NEWEST, WIRE_OLDEST
+from trunkline.wire import SPOKEN
 
 
 def make_app(parts: Parts) -> FastAPI:
@@ -43,6 +43,6 @@ def _health(parts: Parts) -> APIRouter:
 
     @router.get("/v1/version")
     def version() -> dict[str, Any]:
-        return {"version": __version__, "wire": [WIRE_OLDEST, WIRE_NEWEST]}
+        return {"version": __version__, "wire": list(SPOKEN)}
 
     return router

@@ -16,7 +16,8 @@ from master.records import Encoder, Node
 from trunkline import __version__
 from trunkline.api import Asked, Enrol, Enrolled, Hello, Welcome
 from trunkline.errors import Conflict, NotFound, Reason, RefusedValue, UsageError
-from trunkline.messages import EncoderRef, Request, common_version
+from trunkline.messages import EncoderRef, Request
+from trunkline.wire import common_version
 
 
 def routes(parts: Parts, files: Files) -> APIRouter:

@@ -19,8 +19,6 @@ from master.link import Outgoing, Reply
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import Fenced, Reason, RefusedValue, Unreachable, WireVersionMismatch
 from trunkline.messages import (
-    WIRE_NEWEST,
-    WIRE_OLDEST,
     Confirmation,
     Failure,
     InitialSet,
@@ -28,10 +26,10 @@ from trunkline.messages import (
     Report,
     ReportRequest,
     Update,
-    common_version,
     decode,
 )
 from trunkline.values import ATTACHMENT, RECORD, TEXT
+from trunkline.wire import SPOKEN, Range, common_version
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +82,7 @@ class FlowerLink:
         poll: float = 0.02,
         resend: float = 30.0,
         patience: float = 30.0,
-        speaks: tuple[int, int] = (WIRE_OLDEST, WIRE_NEWEST),
+        speaks: Range = SPOKEN,
     ) -> None:
         self.grid, self.clock, self.directory, self.boots = grid, clock, directory, boots
         self.poll, self.resend, self.patience, self.speaks = poll, resend, patience, speaks

@@ -31,8 +31,9 @@ def another_release(folder: Path, oldest: int, newest: int) -> Path:
         shutil.copytree(HOME / package, folder / package, ignore=shutil.ignore_patterns("__pycache__", "data"))
     _replace(folder / "trunkline" / "__init__.py", "__version__ = ", f'__version__ = "{VERSION}"  # ')
     messages = folder / "trunkline" / "messages.py"
-    _replace(messages, "WIRE_OLDEST = 1\n", f"WIRE_OLDEST = {oldest}\n")
-    _replace(messages, "WIRE_NEWEST = 2\n", f"WIRE_NEWEST = {newest}\n")
+    wire = folder / "trunkline" / "wire.py"
+    _replace(wire, "OLDEST = 1\n", f"OLDEST = {oldest}\n")
+    _replace(wire, "NEWEST = 2\n", f"NEWEST = {newest}\n")
     for head, field in FIELDS.items():
         name, _, default = field.partition(" = ")
         _replace(messages, head, f"{head}\n    {name} = Field(default={default}, json_schema_extra=since(3))\n")

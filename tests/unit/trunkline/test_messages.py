@@ -1,7 +1,6 @@
 """Messages: there and back, older and newer sides, and whatever else may come off a wire."""
 
 import json
-from contextlib import suppress
 from typing import Any, ClassVar
 
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
-from trunkline import messages
+from trunkline import messages, wire
 from trunkline.errors import Reason, RefusedValue, TrunklineError, WireVersionMismatch
 from trunkline.messages import (
     Confirmation,
@@ -28,9 +27,7 @@ from trunkline.messages import (
     SetRef,
     TaskCount,
     Update,
-    common_version,
     decode,
-    nearest_version,
 )
 from trunkline.values import Value, since
 
@@ -90,7 +87,7 @@ def test_there_is_an_example_of_every_kind() -> None:
 def test_there_and_back(message: Message) -> None:
     text = message.encode()
     assert decode(text) == decode(text.encode()) == type(message).decode(text) == message
-    assert json.loads(text)["wire"] == messages.WIRE_NEWEST
+    assert json.loads(text)["wire"] == wire.NEWEST
     assert type(message).of_table(message.table()) == message
 
 
@@ -107,29 +104,6 @@ def test_a_message_of_another_kind_is_refused() -> None:
 
 
 # -- older and newer sides ---------------------------------------------------------------------------------------------
-
-RANGES = st.tuples(st.integers(1, 6), st.integers(1, 6)).map(lambda pair: (min(pair), max(pair)))
-
-
-@given(RANGES, RANGES)
-def test_the_common_version_is_the_newest_that_both_speak(theirs: tuple[int, int], ours: tuple[int, int]) -> None:
-    both = set(range(theirs[0], theirs[1] + 1)) & set(range(ours[0], ours[1] + 1))
-    if both:
-        assert common_version(theirs, ours) == common_version(ours, theirs) == max(both)
-    else:
-        with pytest.raises(WireVersionMismatch, match="a common wire version should exist, found "):
-            common_version(theirs, ours)
-
-
-@given(RANGES, RANGES)
-def test_a_greeting_is_in_the_common_version_or_in_the_nearest_to_theirs(theirs: tuple[int, int], ours: tuple[int, int]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(messages, "WIRE_OLDEST", ours[0])
-        patch.setattr(messages, "WIRE_NEWEST", ours[1])
-        found = nearest_version(theirs)
-    assert ours[0] <= found <= ours[1]
-    with suppress(WireVersionMismatch):
-        assert found == common_version(theirs, ours)
 
 
 class Part(Value):
@@ -151,7 +125,7 @@ class Later(Message):
 
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "WIRE_NEWEST", 3)
+    monkeypatch.setattr(wire, "NEWEST", 3)
     monkeypatch.setitem(messages._KINDS, "later", Later)
 
 
