@@ -62,10 +62,15 @@ def near_median(values: Array, near: int) -> Matrix:
     """
     rows = [row.astype(np.float64) for row in ordered(values)]
     middle = rows[(len(rows) - 1) // 2] / 2 + rows[len(rows) // 2] / 2
+    more = len(rows) - near  # how far the first may move on
     first = np.zeros(middle.shape, np.int64)
-    for out, into in zip(rows, rows[near:], strict=False):
+    for out, into in zip(rows[:more], rows[near:], strict=True):
         first += into - middle < middle - out
     total = np.full(middle.shape, -0.0)  # adding to which changes nothing, not even a negative zero
     for rank, row in enumerate(rows):
-        total += np.where((first <= rank) & (rank < first + near), row, -0.0)
+        if rank < more:
+            row = np.where(first <= rank, row, -0.0)
+        if rank >= near:
+            row = np.where(rank < first + near, row, -0.0)
+        total += row  # those in the middle are among the closest wherever these begin
     return total / near

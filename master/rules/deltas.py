@@ -82,7 +82,9 @@ def gramian(base: Parameters, vectors: Sequence[Callable[[str, slice], Matrix]])
     for name in floats(base):
         for rows in row_slices(base.spec[name]):
             for piece in pieces(base, name, rows, count):
-                stacked = np.stack([read(name, piece).reshape(-1) for read in vectors])  # (n, d)
+                stacked = np.empty((count, (piece.stop - piece.start) * base.spec[name].row))  # (n, d)
+                for line, read in zip(stacked, vectors, strict=True):
+                    line[:] = read(name, piece).reshape(-1)
                 with np.errstate(over="ignore"):
                     total += stacked @ stacked.T
     return (total + total.T) / 2

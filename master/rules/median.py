@@ -6,7 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 from master.rules.deltas import by_pieces
-from master.rules.order import ordered, ordered_with
+from master.rules.half import around_half
+from master.rules.order import ordered
 from master.rules.robust import Robust
 from master.rules.rule import Combined, Contribution, Matrix, Parameters
 from trunkline.tensors import Array
@@ -39,23 +40,9 @@ def weighted_median(values: Array, shares: Matrix) -> Matrix:
         rows = ordered(values, middle)
         low, high = rows[middle[0]], rows[middle[1]]
     else:
-        low, high = _around(*ordered_with(values, shares), shares.sum() / 2)
-    first, last = low.astype(np.float64), high.astype(np.float64)
+        low, high = around_half(values, shares)
+    first = low.astype(np.float64)
+    if high is low:
+        return first
+    last = high.astype(np.float64)
     return np.where(low == high, first, first + (last - first) / 2)  # equal values as they are, also a negative zero
-
-
-def _around(rows: Sequence[Array], theirs: Sequence[Matrix], half: float) -> tuple[Array, Array]:
-    """The first value up to which at least half of the weight lies, and the first up to which more does."""
-    slack = 1e-12 * half  # sums of shares that come to a half but for rounding
-    below = np.zeros(rows[0].shape)  # weight up to and with each value
-    low, high = np.zeros(below.shape, np.intp), np.zeros(below.shape, np.intp)  # ranks
-    for share in theirs[:-1]:
-        below += share
-        low += below < half - slack
-        high += below <= half + slack
-    values, size = np.concatenate(rows), len(below)
-    low *= size
-    low += np.arange(size)
-    high *= size
-    high += np.arange(size)
-    return values[low], values[high]

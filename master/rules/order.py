@@ -9,7 +9,7 @@ value, so that equal values stay in the order of the children and each share is 
 Legend: n children, d coordinates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -25,45 +25,57 @@ def ordered(values: Array, wanted: Sequence[int] | None = None) -> list[Array]:
     :param wanted: the ranks that are looked at; None: all. The rows of others make no sense.
     """
     ranks = range(len(values)) if wanted is None else sorted(set(wanted))
-    rows = _sort(_keys(values), tuple(ranks))
-    return [_values(row, values.dtype) if rank in ranks else row for rank, row in enumerate(rows)]
+    rows = sort(keys_of(values), tuple(ranks))
+    return [values_of(row, values.dtype) if rank in ranks else row for rank, row in enumerate(rows)]
 
 
-def ordered_with(values: Array, shares: Matrix) -> tuple[list[Array], list[Matrix]]:
-    """Rows `(d,)` by rank, and for each the shares of the children that its values came from.
+def ordered_with(values: Array, shares: Matrix) -> Iterator[tuple[Array, Matrix]]:
+    """By rank, rows `(d,)` of values and of the shares of the children that they came from.
 
     Equal values stand in the order of the children.
 
     :param values: `(n, d)` of float32 or float64; it is worked in.
     :param shares: `(n,)`.
     """
-    keys = _keys(values)
+    keys = keys_of(values)
     if values.dtype != np.float32:  # no room for the child's number
         order = np.argsort(keys, axis=0, kind="stable")
-        return [_values(row, values.dtype) for row in np.take_along_axis(keys, order, axis=0)], [shares[row] for row in order]
-    packed = keys.astype(np.int64)
-    packed <<= 32
-    packed |= np.arange(len(values))[:, None]
-    rows = _sort(packed, tuple(range(len(values))))
-    theirs = [shares.take(row & 0x7FFFFFFF, mode="clip") for row in rows]
-    return [_values((row >> 32).astype(np.int32), values.dtype) for row in rows], theirs
+        for ranked in order:
+            yield values_of(np.take_along_axis(keys, ranked[None], axis=0)[0], values.dtype), shares[ranked]
+        return
+    packed = np.empty(keys.shape, np.int64)
+    for number, (row, key) in enumerate(zip(packed, keys, strict=True)):
+        row[:] = key
+        row <<= 32
+        row |= number
+    for row in sort(packed, tuple(range(len(packed)))):
+        theirs = shares.take(row & 0x7FFFFFFF, mode="clip")  # never clips, but is quicker than a check
+        row >>= 32
+        yield values_of(row.astype(np.int32), values.dtype), theirs
 
 
-def _keys(values: Array) -> Array:
-    """The same bits as whole numbers in the same order: of a negative float, all bits but the sign are turned over."""
+def keys_of(values: Array) -> Array:
+    """The same bits as whole numbers in the same order, in place: of a negative float, all bits but the sign are turned over."""
     bits = values.view(np.int32 if values.dtype == np.float32 else np.int64)
-    bits ^= (bits >> (8 * bits.itemsize - 1)) & np.iinfo(bits.dtype).max
+    for row in bits:  # one by one they stay in the cache
+        _turn(row)
     return bits
 
 
-def _values(keys: Array, dtype: np.dtype[np.generic]) -> Array:
-    """The floats back."""
-    keys ^= (keys >> (8 * keys.itemsize - 1)) & np.iinfo(keys.dtype).max
+def values_of(keys: Array, dtype: np.dtype[np.generic]) -> Array:
+    """The floats back, in place."""
+    _turn(keys)
     return keys.view(dtype)
 
 
-def _sort(keys: Array, wanted: tuple[int, ...]) -> list[Array]:
-    """Rows by rank, in the memory of `keys` and one row more."""
+def _turn(bits: Array) -> None:
+    signs = bits >> (8 * bits.itemsize - 1)
+    signs &= np.iinfo(bits.dtype).max
+    bits ^= signs
+
+
+def sort(keys: Array, wanted: tuple[int, ...]) -> list[Array]:
+    """Rows by rank, in the memory of `keys` and one row more; those of ranks that are not wanted make no sense."""
     rows, spare = list(keys), np.empty(keys.shape[1:], keys.dtype)
     for low, high in network(len(rows), wanted):
         np.minimum(rows[low], rows[high], out=spare)

@@ -1,6 +1,6 @@
 """The mean of each coordinate without its ends."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -11,6 +11,9 @@ from master.rules.order import ordered, ordered_with
 from master.rules.robust import Robust
 from master.rules.rule import Combined, Contribution, Matrix, Parameters
 from trunkline.tensors import Array
+
+_SAFE = 1e-9
+"""Further from an edge than this, no rounding of sums of shares reaches it."""
 
 
 class TrimmedMean(Robust):
@@ -40,17 +43,31 @@ def trimmed_mean(values: Array, shares: Matrix, trim: float) -> Matrix:
     """
     if (shares == shares[0]).all():
         edges = np.cumsum(shares)
-        left = [_kept(end - share, end, trim) for share, end in zip(shares, edges, strict=True)]
-        wanted = [rank for rank, part in enumerate(left) if part > 0]
-        rows, parts = ordered(values, wanted), left
-    else:
-        wanted = list(range(len(values)))
-        rows, theirs = ordered_with(values, shares)
-        parts, start = [], np.zeros(values.shape[1:])
-        for share in theirs:
-            parts.append(_kept(start, start + share, trim))
-            start += share
-    return _mean([rows[rank] for rank in wanted], [parts[rank] for rank in wanted])
+        parts = [float(_kept(end - share, end, trim)) for share, end in zip(shares, edges, strict=True)]
+        wanted = [rank for rank, part in enumerate(parts) if part > 0]
+        rows = ordered(values, wanted)
+        return _mean((rows[rank], parts[rank]) for rank in wanted)
+    return _mean(_parts(values, shares, trim))
+
+
+def _parts(values: Array, shares: Matrix, trim: float) -> Iterator[tuple[Array, Matrix | float]]:
+    """By rank, the values and how much of the weight of each is not cut off.
+
+    Most ranks are cut off or kept whole in every coordinate, whoever's values they are: the lightest and the heaviest children
+    bound what can lie before them.
+    """
+    rising = np.sort(shares)
+    least, most = (np.cumsum([0.0, *line]) for line in (rising, rising[::-1]))  # that lies before a rank
+    start = np.zeros(values.shape[1:])
+    for rank, (row, share) in enumerate(ordered_with(values, shares)):
+        end = start + share
+        if most[rank + 1] < trim - _SAFE or least[rank] > 1 - trim + _SAFE:
+            yield row, 0.0
+        elif least[rank] > trim + _SAFE and most[rank + 1] < 1 - trim - _SAFE and rising[0] > _SAFE:
+            yield row, end - start
+        else:
+            yield row, _kept(start, end, trim)
+        start = end
 
 
 def _kept(start: Matrix, end: Matrix, trim: float) -> Matrix:
@@ -59,13 +76,15 @@ def _kept(start: Matrix, end: Matrix, trim: float) -> Matrix:
     return np.where(left > 1e-12, left, 0.0)  # what is left of a value by rounding of the weights may be a wild one's
 
 
-def _mean(rows: Sequence[Array], parts: Sequence[Matrix]) -> Matrix:
+def _mean(pairs: Iterable[tuple[Array, Matrix | float]]) -> Matrix:
     """The weighted mean of values in order, never outside them: so equal values come back as they are.
 
-    :param parts: the weight of each row, one number or `(d,)`.
+    :param pairs: rows `(d,)` of values, and the weight of each, one number or `(d,)`.
     """
-    total, weight = rows[0] * parts[0], parts[0]
-    for row, part in zip(rows[1:], parts[1:], strict=True):
-        total += row * part
+    pairs = iter(pairs)
+    first, weight = last, _ = next(pairs)
+    total = np.multiply(first, weight, dtype=np.float64)
+    for last, part in pairs:
+        total += np.multiply(last, part, dtype=np.float64)
         weight = weight + part
-    return np.clip(total / weight, rows[0], rows[-1])
+    return np.clip(total / weight, first, last)

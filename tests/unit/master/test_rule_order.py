@@ -42,7 +42,7 @@ def test_values_come_back_bit_for_bit_with_a_negative_zero_first(dtype: type[np.
     np.testing.assert_array_equal(found, np.sort(values, axis=0))
     assert np.signbit(found[4]).all(), "the negative zero, after four negative numbers"
     assert not np.signbit(found[5]).any()
-    rows, _ = ordered_with(values.copy(), np.arange(len(values), dtype=np.float64))
+    rows = [row for row, _ in ordered_with(values.copy(), np.arange(len(values), dtype=np.float64))]
     assert np.stack(rows).tobytes() == found.tobytes()
 
 
@@ -50,7 +50,7 @@ def test_values_come_back_bit_for_bit_with_a_negative_zero_first(dtype: type[np.
 def test_shares_stay_with_their_values_and_equal_values_in_the_order_of_the_children(dtype: type[np.floating]) -> None:
     values = nasty(dtype)
     number = np.arange(len(values), dtype=np.float64)
-    rows, theirs = ordered_with(values.copy(), number)
+    rows, theirs = zip(*ordered_with(values.copy(), number), strict=True)
     for row, share in zip(rows, theirs, strict=True):
         assert values[share.astype(int), np.arange(values.shape[1])].tobytes() == row.tobytes()
     ones = [(row == 1.0).all() for row in rows].index(True)
