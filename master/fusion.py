@@ -3,7 +3,7 @@
 The phase of a round, the replay of a published version and the trial of another rule all come through here, so they cannot differ.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from master.blobs import BlobStore
 from master.jobs import JobSpec
 from master.ledger_reader import JobReader
 from master.publish import Target, publish
-from master.records import Memory, RecordedUpdate, Round
+from master.records import Memory, Round
 from master.rules import Contribution, Fused, Parameters, State
 from master.sharing.directions import directions
 from trunkline.codecs import Decoder
@@ -55,6 +55,7 @@ def opened(blobs: BlobStore, rounds: JobReader, round_: Round, spec: JobSpec) ->
         )
     with ExitStack() as files:
         bases = {round_.base: files.enter_context(blobs.open_set(round_.base))}
+        fused = rounds.fused(round_.number)
         verified: set[str] = set()
         contributions = []
         for row in rows:
@@ -66,8 +67,8 @@ def opened(blobs: BlobStore, rounds: JobReader, round_: Round, spec: JobSpec) ->
             if update.base not in verified and (decoder.adds or update.base != round_.base):
                 blobs.verify(update.base)  # a byte that went bad on the disk would be in every later set
                 verified.add(update.base)
-            contributions.append(_contribution(rounds, round_, row, update, base, decoder, spec))
-        before = rounds.closed_before(round_.number)
+            contributions.append(_contribution(round_, fused, row.child, update, base, decoder, spec))
+        before = rounds.last_fused(round_.number)
         state = residual = None
         if before is not None and before.rule_state is not None:
             file = files.enter_context(blobs.open_set(before.rule_state))
@@ -78,17 +79,19 @@ def opened(blobs: BlobStore, rounds: JobReader, round_: Round, spec: JobSpec) ->
 
 
 def _contribution(
-    rounds: JobReader, round_: Round, row: RecordedUpdate, update: Update, base: SetFile, decoder: Decoder, spec: JobSpec
+    round_: Round, fused: Sequence[int], child: str, update: Update, base: SetFile, decoder: Decoder, spec: JobSpec
 ) -> Contribution:
-    """One recorded update as a rule sees it."""
-    stale = 0 if update.round == round_.number else rounds.fused_between(update.round, round_.number)
+    """One recorded update as a rule sees it.
+
+    :param fused: rounds before this one that came to a target.
+    """
     return Contribution(
-        child=row.child,
+        child=child,
         samples=update.samples,
         applied=update.applied,
         parameters=Parameters(base.spec, decoder.read),
         base=None if update.base == round_.base else Parameters(base.spec, base.read),
-        staleness=stale,
+        staleness=sum(number >= update.round for number in fused),
         rate=update.steps * spec.training.learning_rate or None,
     )
 

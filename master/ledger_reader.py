@@ -54,13 +54,20 @@ class JobReader(Part):
         with self._db.read() as connection:
             return self._last_round(connection)
 
-    def closed_before(self, number: int) -> Round | None:
-        """The newest round before one that came to a target: what that one starts from."""
-        return next((one for one in reversed(self.rounds()) if one.number < number and one.target is not None), None)
+    def fused(self, before: int) -> list[int]:
+        """Numbers of the rounds before one that came to a target, first to last."""
+        table = schema.rounds
+        query = sa.select(table.c.number).where(table.c.job == self.job_id, table.c.target.is_not(None), table.c.number < before)
+        with self._db.read() as connection:
+            return list(connection.execute(query.order_by(table.c.number)).scalars())
 
-    def fused_between(self, first: int, last: int) -> int:
-        """Rounds that came to a target from one up to before another."""
-        return sum(one.target is not None and first <= one.number < last for one in self.rounds())
+    def last_fused(self, before: int) -> Round | None:
+        """The newest round before one that came to a target: what that one starts from."""
+        table = schema.rounds
+        query = sa.select(table).where(table.c.job == self.job_id, table.c.target.is_not(None), table.c.number < before)
+        with self._db.read() as connection:
+            row = connection.execute(query.order_by(table.c.number.desc()).limit(1)).mappings().first()
+        return None if row is None else record(Round, row)
 
     def training(self) -> list[tuple[int, Member]]:
         """Members of any round who have neither sent an update nor been refused one for it, with the number of that round."""

@@ -248,7 +248,7 @@ class JobLedger(Pen):
         table, rounds = schema.updates, schema.rounds
         old = sa.and_(table.c.job == self.job_id, table.c.round < before_round, table.c.forgotten.is_(False))
         # The round before the oldest that is kept leaves what that one starts from.
-        first = self.closed_before(before_round)
+        first = self.last_fused(before_round)
         older = sa.and_(rounds.c.job == self.job_id, rounds.c.number < (first.number if first is not None else 0))
         with self._write() as connection:
             digests = set(connection.execute(sa.select(table.c.digest).where(old)).scalars())

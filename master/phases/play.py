@@ -83,7 +83,7 @@ class Play:
 
     def control(self, round_: Round) -> SetRef | None:
         """The server's control variate that a round starts from, where its rule has one."""
-        before = self.pen.closed_before(round_.number) if self.spec.fuse_rule.corrects else None
+        before = self.pen.last_fused(round_.number) if self.spec.fuse_rule.corrects else None
         if before is None or before.rule_state is None:
             return None
         return SetRef(digest=before.rule_state, size=self.blobs.size(before.rule_state), version=before.version or 0)
@@ -93,7 +93,7 @@ class Play:
 
     def fused(self, before: Round) -> int:
         """Rounds fused before one: schedules count over these, not over rounds that were skipped."""
-        return self.pen.fused_between(1, before.number)
+        return len(self.pen.fused(before.number))
 
     def members(self, round_: Round) -> dict[str, Member]:
         """The round's members by name, once they are fixed."""

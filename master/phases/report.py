@@ -34,10 +34,10 @@ def scores_of(job: Play, number: int) -> RoundScores:
 
 
 def _why_stop(job: Play, round_: Round) -> str | None:
-    rounds = job.pen.rounds()
-    fused = [other.number for other in rounds if other.state == "closed"] + [round_.number]
-    elapsed = job.clock.now() - rounds[0].opened
-    return reason_to_stop(job.spec.stop, job.spec.rounds, [scores_of(job, number) for number in fused], elapsed)
+    scores = [scores_of(job, number) for number in job.pen.fused(round_.number + 1)]
+    first = job.pen.round(1)
+    assert first is not None, "rounds are counted from 1"
+    return reason_to_stop(job.spec.stop, job.spec.rounds, scores, job.clock.now() - first.opened)
 
 
 def _collect(job: Play, round_: Round, splits: Iterable[str], settle: Plan | None = None) -> None:

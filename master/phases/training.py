@@ -5,7 +5,6 @@ the same initial set again in each round: a child answers a set that it has trai
 neither a lost answer nor a restart of the master loses its work.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from master.phases.play import Play
@@ -32,26 +31,20 @@ def busy(job: Play, round_: Round) -> dict[str, Seat]:
 
     Those who take too long, or whose set is too old by now, are written off first.
     """
-    if job.spec.fuse_rule.buffered is None:
+    buffered = job.spec.fuse_rule.buffered
+    if buffered is None:
         return {}
-    rounds: Mapping[int, Round] = {one.number: one for one in job.pen.rounds()}
+    rounds, fused = {one.number: one for one in job.pen.rounds()}, job.pen.fused(round_.number)
     found: dict[str, Seat] = {}
     for number, member in job.pen.training():
         if number == round_.number:
             continue
-        if not _written_off(job, round_, rounds[number], member):
+        age = sum(other >= number for other in fused)
+        if age > buffered.most_stale:
+            detail = f"its set is {age} rounds old, more than {buffered.most_stale}"
+            job.pen.refuse_update(number, member.child, Reason.STALE, detail)
+        elif (seconds := job.clock.now() - member.at) > job.spec.children.update_seconds:
+            job.pen.refuse_update(number, member.child, Reason.SILENT, f"no update in {seconds:.0f} s")
+        else:
             found[member.child] = Seat(rounds[number], member)
     return found
-
-
-def _written_off(job: Play, round_: Round, origin: Round, member: Member) -> bool:
-    most = job.spec.fuse_rule.buffered.most_stale  # type: ignore[union-attr]
-    age, seconds = job.pen.fused_between(origin.number, round_.number), job.clock.now() - member.at
-    if age > most:
-        detail = f"its set is {age} rounds old, more than {most}"
-        job.pen.refuse_update(origin.number, member.child, Reason.STALE, detail)
-    elif seconds > job.spec.children.update_seconds:
-        job.pen.refuse_update(origin.number, member.child, Reason.SILENT, f"no update in {seconds:.0f} s")
-    else:
-        return False
-    return True

@@ -28,8 +28,7 @@ def hurt_in(reader: JobReader, round_: Round, wanted: int, *, last: bool = False
     :param wanted: rounds that the job asks for.
     :param last: no round follows.
     """
-    fused = [other.number for other in reader.rounds() if other.state == "closed" and other.number < round_.number]
-    numbers = [*fused, round_.number]
+    numbers = reader.fused(round_.number + 1)
     late = numbers[max(0, ceil(LATE * wanted) - 1) :]  # the last third, as far as it has been played
     if last or round_.reason:
         late = late or numbers[-1:]

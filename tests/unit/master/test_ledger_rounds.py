@@ -97,6 +97,18 @@ def test_anybody_may_read_while_one_writes(ledger: Ledger, job: JobLedger) -> No
     assert not hasattr(reader, "publish")
 
 
+def test_rounds_that_came_to_a_target_are_told_from_those_that_were_skipped(job: JobLedger) -> None:
+    assert job.fused(1) == [] and job.last_fused(1) is None
+    play_to(job, "closed", number=1)
+    play_to(job, "training", number=2)
+    job.skip_round(2, "too few")
+    play_to(job, "closed", number=3, target="e")
+    play_to(job, "reporting", number=4, target="d")
+    assert [job.fused(before) for before in range(1, 6)] == [[], [1], [1], [1, 3], [1, 3, 4]]
+    found = [job.last_fused(before) for before in range(2, 6)]
+    assert found == [job.round(number) for number in (1, 1, 3, 4)]
+
+
 # -- repeating what was done -----------------------------------------------------------------------------------------------
 
 REPEATABLE: dict[str, tuple[str, Callable[[JobLedger], Any]]] = {
