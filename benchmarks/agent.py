@@ -66,10 +66,7 @@ class Idle(Child):
             trained = Trained(samples=counts, applied=counts, losses={TASK: 0.0}, steps=1, private=Private())
             shift = 1e-3 * (1 + sum(self.name.encode()) % 7)
             changed = cast(Encoder, Shifted(base, shift))
-            with store.owed(message.job) as owed:
-                update = self.trainer.write(message, changed, base, trained, time.perf_counter() - started, owed)
-                with self.trainer.left(update, changed, base, owed) as left:
-                    store.save((message.job, message.round, message.base.digest), trained.private, update.table(), left)
+            update = self.trainer.write(message, changed, base, trained, trained.private, time.perf_counter() - started, store)
         for old in self.home.updates.iterdir():
             if old.name != update.digest:
                 old.unlink()

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks.figures import Aim, Note, Section
-from trunkline.codecs import Decoder, encode, left
+from trunkline.codecs import Decoder, Owed, encode, find, owed_spec
 from trunkline.sets import SetFile, SetWriter
 from trunkline.tensors import SetSpec, TensorSpec, row_slices
 
@@ -18,8 +18,9 @@ WORDS = ("float32", "bf16", "int8", "int4", "topk", "lowrank")
 ABOUT = """A movement of {elements:.1f} million float32 parameters in the shapes of a small text encoder, from files to a file and
 back into memory, files in the page cache; processor time of all threads, so that other programs count little; median of {repeats}
 after a first one. GB/s are bytes of the float32 set by second. *Encode* reads two sets and writes the file that travels; *decode*
-checks that and reads the set that it means, slice by slice, as fusing does; *owed* reads what was left out, for the round after. A
-copy of as many bytes in memory (read once, written once) in the same run: {copied:.2f} GB/s."""
+checks that and reads the set that it means, slice by slice, as fusing does; *owed* is what it adds to encoding to add what was left
+out before and to tell what is left out now, without a file to write. A copy of as many bytes in memory (read once, written once) in
+the same run: {copied:.2f} GB/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,12 @@ def _speed(word: str, folder: Path, repeats: int) -> Speed:
     with SetFile(folder / "base") as base, SetFile(folder / "new") as new:
         encoding = _seconds(lambda: encode(path, word, base, new.read, durable=False), repeats)
         with SetFile(path) as wire:
-            decoder = Decoder(wire, word, base)
-            rest = left(decoder, new.read)
             decoding = _seconds(lambda: _read(Decoder(wire, word, base).read, base.spec), repeats)
-            owed = None if rest is None else _seconds(lambda: _read(rest.read, rest.spec), repeats)
+        owed = None
+        if spec := owed_spec(find(word), base.spec):
+            before = Owed(spec, new.read)
+            whole = _seconds(lambda: encode(path, word, base, new.read, owed=before, left=lambda *_: None, durable=False), repeats)
+            owed = max(whole - encoding, 1e-9)
     return Speed(path.stat().st_size / (folder / "base").stat().st_size, encoding, decoding, owed)
 
 

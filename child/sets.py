@@ -1,5 +1,6 @@
 """Parameter sets that a child holds, by digest. What lies here whole is not fetched again."""
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,15 +37,9 @@ class SetCache:
             os.utime(path)
             return path
         if delta is not None:
-            self._decode(delta, token, attachment, path)
+            self._decode(wanted, delta, token, attachment, path)
         elif attachment is not None or not make(wanted.digest, path):
-            self._fetch(wanted.digest, wanted.size, token, attachment, path)
-        checked = delta is None and attachment is None  # by the transfer as it came in, or by what made it
-        if not checked and (found := sha256_file(path)) != wanted.digest:
-            path.unlink()
-            if delta is not None:  # what it was decoded from may be damaged; then the next confirmation should not name it
-                (self.home.sets / delta.held).unlink(missing_ok=True)
-            raise RefusedValue(Reason.DIGEST, f"the parameter set should be {wanted.digest[:12]}, found {found[:12]}.")
+            self._fetch("parameter set", wanted.digest, wanted.size, token, attachment, path)
         keep_newest(self.home.sets, self.keep, {wanted.digest, *self._in_use()})
         return path
 
@@ -54,25 +49,37 @@ class SetCache:
             if (digest := noted_set(path)) is not None:
                 yield digest
 
-    def _fetch(self, digest: str, size: int, token: str, attachment: bytes | None, to: Path) -> None:
+    def _fetch(self, what: str, digest: str, size: int, token: str, attachment: bytes | None, to: Path) -> None:
+        """Bring bytes to a file, checked."""
         if attachment is None:
             self.transfer.fetch(digest, size, token, to)
-        else:
-            write_atomically(to, attachment)
+            return
+        _check(what, digest, hashlib.sha256(attachment).hexdigest())
+        write_atomically(to, attachment)
 
-    def _decode(self, delta: DeltaRef, token: str, attachment: bytes | None, to: Path) -> None:
+    def _decode(self, wanted: SetRef, delta: DeltaRef, token: str, attachment: bytes | None, to: Path) -> None:
         held = self.home.sets / delta.held
         if not held.exists():
             raise RefusedValue(Reason.BASE, f"{delta.held[:12]} should be here to start from, found none.")
-        wire = self.home.sets / f".delta-{delta.digest}"
+        wire, beside = (self.home.sets / f".{kind}-{delta.digest}" for kind in ("delta", "new"))
         try:
-            self._fetch(delta.digest, delta.size, token, attachment, wire)
-            if (found := sha256_file(wire)) != delta.digest:
-                raise RefusedValue(Reason.DIGEST, f"the difference should be {delta.digest[:12]}, found {found[:12]}.")
+            self._fetch("difference", delta.digest, delta.size, token, attachment, wire)
             with SetFile(held) as base, SetFile(wire) as file:
-                Decoder(file, delta.codec, base).write(to, durable=False)  # its digest is compared before each use
+                found = Decoder(file, delta.codec, base).write(beside, durable=False)  # its digest is compared before each use
+            try:
+                _check("parameter set", wanted.digest, found)
+            except RefusedValue:
+                held.unlink(missing_ok=True)
+                raise
+            beside.replace(to)
         except DamagedFile as error:
             held.unlink(missing_ok=True)  # what came is what was named, so this is what is damaged; it is not named again
             raise RefusedValue(Reason.DAMAGED, error.message) from None
         finally:
             wire.unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)
+
+
+def _check(what: str, wanted: str, found: str) -> None:
+    if found != wanted:
+        raise RefusedValue(Reason.DIGEST, f"the {what} should be {wanted[:12]}, found {found[:12]}.")

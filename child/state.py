@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from trunkline.codecs import Owed
+from trunkline.codecs import Owed, Write
 from trunkline.errors import DamagedFile
 from trunkline.files import sha256_file, write_atomically
 from trunkline.sets import SetFile, SetWriter, encode_set
-from trunkline.tensors import Array, row_slices
+from trunkline.tensors import Array, SetSpec
 
 Key = tuple[str, int, str]
 """Job, round, digest of the base set."""
@@ -139,25 +139,29 @@ class PrivateStore:
         with file:
             yield Owed(file.spec, file.read)
 
-    def save(self, key: Key, private: Private, update: Mapping[str, Any], owed: Owed | None = None) -> None:
-        """Write the pending generation: its files first, then the pointer.
+    @contextmanager
+    def owing(self, key: Key, spec: SetSpec) -> Iterator[Write | None]:
+        """Takes, by slices, what an update leaves out; it is in place when the block ends, and counts once `save` was told of it.
 
-        :param owed: what the update's codec has left out; it is read, and written, by slices.
-        :raises RefusedValue: `not_finite`: what is owed is not, see `trunkline.codecs.left`; nothing is changed.
+        :param spec: the tensors of which something may be left. None are: nothing is taken.
         """
-        rest = None
-        if owed is not None:
-            rest = f"owed-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}"
-            with SetWriter(self.folder / rest, owed.spec, durable=False, mode=0o600) as writer:
-                for name, tensor in owed.spec.items():
-                    for rows in row_slices(tensor):
-                        writer.write(name, rows, owed.read(name, rows))
+        if not spec:
+            yield None
+            return
+        with SetWriter(self.folder / _owed_name(key), spec, durable=False, mode=0o600) as writer:
+            yield writer.write
+
+    def save(self, key: Key, private: Private, update: Mapping[str, Any], *, owes: bool = False) -> None:
+        """Write the pending generation: its file first, then the pointer.
+
+        :param owes: whether what the update left out was taken by `owing`.
+        """
         data = encode_set({name: np.asarray(array) for name, array in private.tensors.items()})
         beside = self.folder / "gen-new"
         write_atomically(beside, data, mode=0o600)
         digest = sha256_file(beside)
         beside.replace(self.folder / f"gen-{digest}")
-        self._point(self.committed, Generation(digest, key, dict(private.notes), dict(update), rest))
+        self._point(self.committed, Generation(digest, key, dict(private.notes), dict(update), _owed_name(key) if owes else None))
 
     def _load(self, generation: Generation) -> Private:
         path = self.folder / f"gen-{generation.digest}"
@@ -199,6 +203,10 @@ def noted_set(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     return found if re.fullmatch("[0-9a-f]{64}", found) else None
+
+
+def _owed_name(key: Key) -> str:
+    return f"owed-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}"
 
 
 def _generation(table: Mapping[str, Any] | None) -> Generation | None:

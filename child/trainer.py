@@ -1,8 +1,7 @@
 """One training from a parameter set that came in, and what is on disk after it: an update's file and the site's private state."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,14 +10,12 @@ from child.control import Control
 from child.home import ChildHome, keep_newest
 from child.settings import ChildSettings
 from child.site import Site
-from child.state import PrivateStore
+from child.state import Private, PrivateStore
 from child.train import LocalTask, Trained, load_heads, train
 from tasks.encoders import Encoder
 from tasks.specs import TaskSpec
 from trunkline import codecs
 from trunkline.clock import Clock
-from trunkline.codecs import Owed
-from trunkline.files import sha256_file
 from trunkline.messages import InitialSet, ReportRequest, Update
 from trunkline.sets import SetFile
 
@@ -69,22 +66,31 @@ class Trainer:
             after = body.kept(trained.private, encoder)
             if variates is not None:
                 after = variates.kept(after, encoder, initial.read, trained.steps * plan.learning_rate)
-            with store.owed(message.job) as owed:
-                update = self.write(message, encoder, initial, trained, time.perf_counter() - started, owed)
-                with self.left(update, encoder, initial, owed) as left:
-                    store.save((message.job, message.round, message.base.digest), after, update.table(), left)
+            update = self.write(message, encoder, initial, trained, after, time.perf_counter() - started, store)
         keep_newest(self.home.updates, KEPT_UPDATES, {update.digest})
         return update
 
     def write(
-        self, message: InitialSet, encoder: Encoder, base: SetFile, trained: Trained, seconds: float, owed: Owed | None = None
+        self,
+        message: InitialSet,
+        encoder: Encoder,
+        base: SetFile,
+        trained: Trained,
+        after: Private,
+        seconds: float,
+        store: PrivateStore,
     ) -> Update:
-        """Write an update's file, and what is to be said of it."""
-        beside = self.home.updates / ".new"
-        codecs.encode(beside, message.codec, base, encoder.read_shared, encoder.factors(), owed=owed, durable=False)
-        digest, size = sha256_file(beside), beside.stat().st_size
+        """Write an update's file, what it leaves out, and the private state after it; tell what is to be said of it.
+
+        :raises RefusedValue: `not_finite`: so is what was trained; nothing is changed.
+        """
+        key, beside, factors = (message.job, message.round, message.base.digest), self.home.updates / ".new", encoder.factors()
+        spec = codecs.owed_spec(codecs.find(message.codec), base.spec, factors)
+        with store.owed(message.job) as owed, store.owing(key, spec) as left:
+            digest = codecs.encode(beside, message.codec, base, encoder.read_shared, factors, owed=owed, left=left, durable=False)
+        size = beside.stat().st_size
         beside.replace(self.home.updates / digest)
-        return Update(
+        update = Update(
             job=message.job,
             round=message.round,
             child=self.name,
@@ -98,13 +104,8 @@ class Trainer:
             seconds=seconds,
             steps=trained.steps,
         )
-
-    @contextmanager
-    def left(self, update: Update, encoder: Encoder, base: SetFile, owed: Owed | None) -> Iterator[Owed | None]:
-        """What is owed after an update; it is computed as it is read, while the encoder stands as it was sent."""
-        with SetFile(self.home.updates / update.digest) as wire:
-            decoder = codecs.Decoder(wire, update.codec, base)
-            yield codecs.left(decoder, encoder.read_shared, owed, encoder.factors())
+        store.save(key, after, update.table(), owes=bool(spec))
+        return update
 
     def settle(self, message: ReportRequest, encoder: Encoder, tasks: Mapping[str, LocalTask], store: PrivateStore) -> None:
         """Fit the heads to the target set and keep them so; asked again, they are as they were fitted the first time."""

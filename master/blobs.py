@@ -111,14 +111,15 @@ class BlobStore:
                 write_at(handle, data, 0)
         return digest
 
-    def add_file(self, path: Path, move: bool = False) -> tuple[str, int]:
+    def add_file(self, path: Path, move: bool = False, digest: str | None = None) -> tuple[str, int]:
         """Store a file's bytes and return their digest and size.
 
         :param move: the file is given away: renamed into place where that is possible, gone afterwards in any case.
+        :param digest: of a file that was hashed as it was written.
         :raises DamagedFile: it changed while it was read.
         """
         with storage(path):
-            digest, size = sha256_file(path), path.stat().st_size
+            digest, size = digest or sha256_file(path), path.stat().st_size
             if not self.has(digest) and not (move and self._rename(path, digest)):
                 self._copy(path, digest)
             if move:

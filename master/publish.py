@@ -1,13 +1,15 @@
 """Make a version of a rule's recipe: the file, its digest, and the difference from its base where the codec has one."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from master.blobs import BlobStore
 from master.rules import Parameters
 from trunkline import codecs
-from trunkline.codecs import Decoder, Owed
+from trunkline.codecs import Owed, Read, Sliced
 from trunkline.messages import DeltaRef
-from trunkline.sets import SetFile, write_rows
+from trunkline.sets import SetFile, SetWriter, write_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,36 +26,40 @@ def publish(blobs: BlobStore, held: str, base: SetFile, fused: Parameters, codec
     """Write the target set, one slice in memory at a time.
 
     With a lossy codec the target is what its difference decodes to, so a child that gets the difference holds the same bits. What
-    the codec leaves out is not lost: it is kept, and added before the next target is written (see `trunkline.codecs.left`).
+    the codec leaves out is not lost: it is kept, and added before the next target is written (see `trunkline.codecs.encode`). All
+    three are written in one pass over the recipe.
 
     :param held: digest of the base.
     :param residual: what was left out before in this job.
     """
-    if not codecs.find(codec).lossy:
-        digest, size = _stored(blobs, "target", fused)
-        return Target(digest, size, None)
-    whole, difference, scratch = (blobs.scratch(name) for name in ("fused", "delta", "target"))
-    write_rows(whole, fused.spec, fused.read, durable=False)  # a codec reads it several times, and fusing is the slower
+    kind = codecs.find(codec)
+    left = codecs.owed_spec(kind, base.spec)
+    whole, difference, rest = (blobs.scratch(name) for name in ("target", "delta", "residual"))
+    if not left:  # everything travels as it is
+        return Target(*blobs.add_file(whole, move=True, digest=write_rows(whole, fused.spec, fused.read)), None)
     owed = None if residual is None else Owed(residual.spec, residual.read)
+    with (
+        _reading(blobs, fused, once=isinstance(kind, Sliced)) as new,
+        SetWriter(whole, base.spec, hashed=True) as target,
+        SetWriter(rest, left, hashed=True) as kept,
+    ):
+        came_to = codecs.encode(difference, codec, base, new, owed=owed, arrives=target.write, left=kept.write, durable=False)
+    digest, size = blobs.add_file(whole, move=True, digest=target.digest)
+    delta, delta_size = blobs.add_file(difference, move=True, digest=came_to)
+    remembered, _ = blobs.add_file(rest, move=True, digest=kept.digest)
+    return Target(digest, size, DeltaRef(held=held, digest=delta, size=delta_size, codec=codec), remembered)
+
+
+@contextmanager
+def _reading(blobs: BlobStore, fused: Parameters, *, once: bool) -> Iterator[Read]:
+    """Rows of the recipe; from a file if they are read more than once, for fusing is the slower."""
+    if once:
+        yield fused.read
+        return
+    whole = blobs.scratch("fused")
     try:
-        with SetFile(whole) as new:
-            codecs.encode(difference, codec, base, new.read, owed=owed, durable=False)
-            with SetFile(difference) as wire:
-                decoder = Decoder(wire, codec, base)
-                decoder.write(scratch)
-                with SetFile(scratch) as written:
-                    left = codecs.left(decoder, new.read, owed, written=written)
-                    rest = None if left is None else _stored(blobs, "residual", Parameters(left.spec, left.read))[0]
+        write_rows(whole, fused.spec, fused.read, durable=False)
+        with SetFile(whole) as file:
+            yield file.read
     finally:
         whole.unlink(missing_ok=True)
-    digest, size = blobs.add_file(scratch, move=True)
-    delta_digest, delta_size = blobs.add_file(difference, move=True)
-    if delta_digest == digest:  # tensors so small that all of them travel as they are
-        return Target(digest, size, None)
-    return Target(digest, size, DeltaRef(held=held, digest=delta_digest, size=delta_size, codec=codec), rest)
-
-
-def _stored(blobs: BlobStore, name: str, parameters: Parameters) -> tuple[str, int]:
-    scratch = blobs.scratch(name)
-    write_rows(scratch, parameters.spec, parameters.read)
-    return blobs.add_file(scratch, move=True)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from trunkline.errors import AlreadyRunning, StorageFailed
 
+_CHUNK = 1 << 18  # bytes; they stay in a cache between reading and hashing
+
 _FREE = "Free some space and try again; nothing was lost."
 _ALLOW = "Give this user the right to write there, or name another folder."
 _HINTS = {
@@ -95,6 +97,31 @@ class WriteBehind:
             # "Not needed" makes Linux begin to write; what is not written yet it cannot drop.
             os.posix_fadvise(self._handle, self._begin, end - self._begin, os.POSIX_FADV_DONTNEED)
             self._begin = end
+
+
+class HashAlong:
+    """SHA-256 of a file as it is written: what comes in order is hashed while it is in the caches, the rest is read at the end.
+
+    :param handle: the file, open for reading too.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self._handle, self._hash, self._hashed = handle, hashlib.sha256(), 0
+
+    def wrote(self, offset: int, data: bytes | memoryview) -> None:
+        """These bytes were written; none is written twice."""
+        if offset == self._hashed:
+            self._hash.update(data)
+            self._hashed += len(data)
+
+    def digest(self) -> str:
+        """Of the whole file, lower-case hex."""
+        with open(self._handle, "rb", closefd=False) as file:
+            file.seek(self._hashed)
+            while chunk := file.read(_CHUNK):
+                self._hash.update(chunk)
+                self._hashed += len(chunk)
+        return self._hash.hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

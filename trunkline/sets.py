@@ -9,15 +9,16 @@ import json
 import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
+from trunkline.behind import Behind
 from trunkline.errors import DamagedFile
-from trunkline.files import WriteBehind, replacing, storage, write_all
+from trunkline.files import HashAlong, WriteBehind, replacing, storage
 from trunkline.tensors import DTYPES, Array, SetSpec, TensorSpec, dtype_name, row_slices, spec_of
 
 HEADER_LIMIT = 16 << 20  # bytes
@@ -48,32 +49,34 @@ def encoded_size(spec: SetSpec) -> int:
 class SetWriter:
     """Writes one parameter set slice by slice, in any order, and puts it in place whole when it is closed without an error.
 
+    A thread of its own writes and hashes, so a disk that fails is told of at a later call, or at the end.
+
     :param path: where the file goes.
     :param spec: every tensor that will be written.
     :param durable: see `trunkline.files.replacing`.
     :param mode: of the file, as for `chmod`.
+    :param hashed: whether `digest` will be asked for. It costs least where rows come in the order of the file.
     """
 
-    def __init__(self, path: Path, spec: SetSpec, *, durable: bool = True, mode: int = 0o644) -> None:
-        self.path, self.spec, self._durable, self._mode = path, dict(spec), durable, mode
+    def __init__(self, path: Path, spec: SetSpec, *, durable: bool = True, mode: int = 0o644, hashed: bool = False) -> None:
+        self.path, self.spec, self._durable, self._mode, self._hashed = path, dict(spec), durable, mode, hashed
         self._start: dict[str, int] = {}
+        self.digest = ""  # of the file, once it is in place
 
     def __enter__(self) -> Self:
-        with storage(self.path):
+        with storage(self.path), ExitStack() as opened:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._replacing = replacing(self.path, durable=self._durable, mode=self._mode)
-            self._handle = self._replacing.__enter__()
-            try:
-                self._reserve()
-                self._behind = WriteBehind(self._handle) if self._durable else None
-            except BaseException as error:
-                self._replacing.__exit__(type(error), error, error.__traceback__)
-                raise
+            self._handle = opened.enter_context(replacing(self.path, durable=self._durable, mode=self._mode))
+            self._flush = WriteBehind(self._handle) if self._durable else None
+            self._hash = HashAlong(self._handle) if self._hashed else None
+            self._reserve()
+            self._thread = opened.enter_context(Behind())
+            self._opened = opened.pop_all()
         return self
 
     def _reserve(self) -> None:
         head = _header(self.spec)
-        write_all(self._handle, head)
+        self._put(0, memoryview(head))
         offset = len(head)
         for name in sorted(self.spec):
             self._start[name] = offset
@@ -81,7 +84,7 @@ class SetWriter:
         os.truncate(self._handle, offset)
 
     def write(self, name: str, rows: slice, values: Array) -> None:
-        """Put rows of a tensor where they belong.
+        """Put rows of a tensor where they belong, each once. The array is given away: nobody changes it after.
 
         :raises ValueError: `values` has not the tensor's own dtype, or does not fill those rows.
         """
@@ -89,20 +92,48 @@ class SetWriter:
         count = (rows.stop - rows.start) * spec.row
         if values.dtype != DTYPES[spec.dtype] or values.size != count:
             raise ValueError(f"{name!r} should get {count} of {spec.dtype}, found {values.size} of {values.dtype}.")
-        data = np.ascontiguousarray(values)
-        offset = self._start[name] + rows.start * spec.row * data.itemsize
-        view = data.reshape(-1).view(np.uint8).data if data.size else memoryview(b"")
-        begin = offset
+        self._thread.do(self._put, self._at(name, rows), _bytes_of(np.ascontiguousarray(values)))
+
+    def read(self, name: str, rows: slice | None = None) -> Array:
+        """Rows that were written, as `SetFile.read` will give them."""
+        spec = self.spec[name]
+        rows = rows or slice(0, spec.rows)
+        values = np.empty((rows.stop - rows.start, *spec.shape[1:]) if spec.shape else (), DTYPES[spec.dtype])
+        offset, view = self._at(name, rows), _bytes_of(values)
+        self._thread.finish()
         with storage(self.path):
             while view:
-                done = os.pwrite(self._handle, view, offset)
+                done = os.preadv(self._handle, [view], offset)
                 view, offset = view[done:], offset + done
-            if self._behind is not None:
-                self._behind.wrote(begin, offset)
+        return values
+
+    def _at(self, name: str, rows: slice) -> int:
+        spec = self.spec[name]
+        return self._start[name] + rows.start * spec.row * DTYPES[spec.dtype].itemsize
+
+    def _put(self, offset: int, data: memoryview) -> None:
+        view, at = data, offset
+        with storage(self.path):
+            while view:
+                done = os.pwrite(self._handle, view, at)
+                view, at = view[done:], at + done
+            if self._flush is not None:
+                self._flush.wrote(offset, at)
+            if self._hash is not None:
+                self._hash.wrote(offset, data)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with storage(self.path):
-            self._replacing.__exit__(kind, error, trace)
+            if kind is not None:
+                self._opened.__exit__(kind, error, trace)
+                return
+            with self._opened:
+                self._thread.finish()
+                self.digest = self._hash.digest() if self._hash is not None else ""
+
+
+def _bytes_of(array: Array) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
 def write_set(path: Path, tensors: Mapping[str, Array], spec: SetSpec | None = None) -> None:
@@ -118,15 +149,16 @@ def write_set(path: Path, tensors: Mapping[str, Array], spec: SetSpec | None = N
                 writer.write(name, rows, array[rows] if tensor.shape else array)
 
 
-def write_rows(path: Path, spec: SetSpec, read: Callable[[str, slice], Array], *, durable: bool = True) -> None:
-    """Write a parameter set that is computed as it is read, one slice in memory at a time.
+def write_rows(path: Path, spec: SetSpec, read: Callable[[str, slice], Array], *, durable: bool = True) -> str:
+    """Write a parameter set that is computed as it is read, one slice in memory at a time, and tell the digest of the file.
 
     :param durable: see `trunkline.files.replacing`.
     """
-    with SetWriter(path, spec, durable=durable) as writer:
-        for name, tensor in spec.items():
-            for rows in row_slices(tensor):
+    with SetWriter(path, spec, durable=durable, hashed=True) as writer:
+        for name in sorted(spec):
+            for rows in row_slices(spec[name]):
                 writer.write(name, rows, read(name, rows))
+    return writer.digest
 
 
 def encode_set(tensors: Mapping[str, Array]) -> bytes:

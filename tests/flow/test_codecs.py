@@ -19,7 +19,6 @@ from tests.support import plain_codecs
 from tests.support.wires import random_set, reader
 from tests.support.world import World, make_world, sentiment, write_reviews
 from trunkline import codecs
-from trunkline.codecs import Owed
 from trunkline.errors import Reason
 from trunkline.files import sha256_file
 from trunkline.messages import Failure, InitialSet, Message, ReportRequest, Update
@@ -229,7 +228,10 @@ def test_another_job_owes_nothing_and_float32_never_does(tmp_path: Path) -> None
 def test_what_a_power_cut_took_is_not_owed(tmp_path: Path, harm: str) -> None:
     store, key = PrivateStore(tmp_path / "private"), ("nightly-1", 1, "0" * 64)
     rest = {"w": np.ones((3, 4), np.float32)}
-    store.save(key, Private({"t/head": np.zeros(2, np.float32)}), {}, Owed({"w": TensorSpec((3, 4))}, reader(rest)))
+    with store.owing(key, {"w": TensorSpec((3, 4))}) as left:
+        assert left is not None
+        left("w", slice(0, 3), rest["w"])
+    store.save(key, Private({"t/head": np.zeros(2, np.float32)}), {}, owes=True)
     store.commit()
     with store.owed("nightly-1") as found:
         assert found is not None and found.read("w", slice(0, 3)).tolist() == rest["w"].tolist()

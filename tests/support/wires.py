@@ -18,6 +18,7 @@ SPEC: dict[str, TensorSpec] = {
     "long": TensorSpec((6,), "F64"),
     "odd": TensorSpec((5, 67)),
     "scale": TensorSpec(()),
+    "scale64": TensorSpec((), "F64"),
     "short": TensorSpec((50, 20), "BF16"),
     "steps": TensorSpec((), "I64"),
     "vector": TensorSpec((4100,)),

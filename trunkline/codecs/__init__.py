@@ -5,11 +5,24 @@ never before). Integers and booleans travel as they are, and so does what a code
 that was trained by a low-rank product travels as its two factors.
 """
 
-from trunkline.codecs.codec import Codec, Owed, Read
+from trunkline.codecs.codec import Codec, Owed, Read, Sliced, Write
 from trunkline.codecs.decoder import Decoder
-from trunkline.codecs.encoding import encode, left, owed_spec
+from trunkline.codecs.encoding import encode, owed_spec
 from trunkline.codecs.form import wire_spec
 from trunkline.codecs.product import multiplied
 from trunkline.codecs.registry import CODECS, find
 
-__all__ = ["CODECS", "Codec", "Decoder", "Owed", "Read", "encode", "find", "left", "multiplied", "owed_spec", "wire_spec"]
+__all__ = [
+    "CODECS",
+    "Codec",
+    "Decoder",
+    "Owed",
+    "Read",
+    "Sliced",
+    "Write",
+    "encode",
+    "find",
+    "multiplied",
+    "owed_spec",
+    "wire_spec",
+]

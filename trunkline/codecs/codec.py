@@ -7,9 +7,9 @@ IEEE 754 fixes; a matrix product of a library adds in an order that depends on t
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,10 @@ Moved = Callable[[slice], NDArray[np.float32]]
 """Rows of what is to be sent of a tensor: its difference from the base. Fresh each time: the codec may work in it."""
 
 Write = Callable[[str, slice, Array], None]
-"""Takes rows of a part of a tensor on the wire, by suffix."""
+"""Takes rows of a tensor, by name, or of a part of one on the wire, by suffix. The array is given away: nobody changes it after."""
+
+Packed = Mapping[str, tuple[slice, Array]]
+"""What some rows of a tensor became: rows of its parts on the wire, by suffix, in the shapes that a file would give them."""
 
 
 class Codec(Choice):
@@ -56,6 +59,34 @@ class Codec(Choice):
             return None
         parts = self.parts(tensor)
         return parts if sum(part.nbytes for part in parts.values()) < tensor.nbytes else None
+
+
+class Sliced(Codec):
+    """A codec that looks at each row once: what some rows become depends on no others, so they can be read again at once."""
+
+    @abstractmethod
+    def slices(self, tensor: TensorSpec) -> Iterator[slice]:
+        """Rows that are written together: in order, all of them, each slice of bounded size."""
+
+    @abstractmethod
+    def pack(self, tensor: TensorSpec, rows: slice, moved: NDArray[np.float32]) -> Packed:
+        """What one of these slices becomes, which is all that decoding it asks for; the work may be done in `moved`."""
+
+    def encode(self, tensor: TensorSpec, moved: Moved, write: Write) -> None:
+        for rows in self.slices(tensor):
+            for suffix, (where, values) in self.pack(tensor, rows, moved(rows)).items():
+                write(suffix, where, values)
+
+
+class Wire(Protocol):
+    """A file that travels, or what can be read of it already."""
+
+    @property
+    def spec(self) -> SetSpec: ...
+
+    def read(self, name: str, rows: slice | None = None) -> Array:
+        """Rows of a tensor, or all of it, fresh."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trunkline.codecs.codec import Read
+from trunkline.codecs.codec import Codec, Read, Wire
 from trunkline.codecs.form import compare, wire_spec
 from trunkline.codecs.product import multiplied, ranks_in
 from trunkline.codecs.registry import find
@@ -13,29 +13,21 @@ from trunkline.sets import SetFile, write_rows
 from trunkline.tensors import FLOATS, Array, SetSpec, from_bf16, narrow, row_slices, widen
 
 
-class Decoder:
-    """Reads a set that travelled, slice by slice; memory stays flat.
+class Decoding:
+    """What the rows of a file that travels mean, beside those of the base. Nothing is checked.
 
-    :param wire: the file as it came.
+    :param codec: the file's.
+    :param wire: the file, or what can be read of it already.
     :param base: the set that it starts from.
-    :raises RefusedValue: `codec`, `names`, `shape`, `dtype`, `malformed`, `not_finite`: the file is not what this codec makes of
-        such a set.
     """
 
-    def __init__(self, wire: SetFile, codec: str, base: SetFile) -> None:
-        try:
-            self.codec = find(codec)
-        except SpecError as error:
-            raise RefusedValue(Reason.CODEC, error.message) from None
-        self.wire, self.base = wire, base
+    def __init__(self, codec: Codec, wire: Wire, base: SetFile) -> None:
+        self.codec, self.wire, self.base = codec, wire, base
         self.spec: SetSpec = base.spec
         self.ranks = ranks_in(wire.spec, base.spec)
-        compare(wire.spec, wire_spec(self.codec, base.spec, self.ranks))
         self._coded = {
             name for name, tensor in base.spec.items() if name not in self.ranks and self.codec.forms(tensor) is not None
         }
-        for name in sorted(self._coded):
-            self.codec.check(name, self.spec[name], self._parts_of(name))
         self._factors: dict[str, tuple[Array, Array]] = {}
 
     @property
@@ -47,25 +39,20 @@ class Decoder:
         """Rows of the decoded tensor, in its own dtype."""
         if name not in self.ranks and name not in self._coded:
             return self.wire.read(name, rows)
-        tensor = self.spec[name]
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found by `check_finite`
             moved = self._moved(name, rows)
             with self.base.lent(name, rows) as base:
-                moved = moved.reshape(base.shape)
-                if tensor.dtype == "F32":
-                    np.add(base, moved, out=moved)
-                else:
-                    moved = widen(base, tensor.dtype) + moved
-            return moved if moved.dtype == np.float32 else narrow(moved, tensor.dtype)
+                return added(base, moved, self.spec[name].dtype)
 
     def _moved(self, name: str, rows: slice) -> Array:
         """Rows of the difference from the base, fresh: float32, or float64 of a product."""
         if name in self.ranks:
             a, b = self._product(name)
             return multiplied(a, b[rows])
-        return self.codec.decode(self.spec[name], self._parts_of(name), rows)
+        return self.codec.decode(self.spec[name], self.parts_of(name), rows)
 
-    def _parts_of(self, name: str) -> Read:
+    def parts_of(self, name: str) -> Read:
+        """Reads the parts of a tensor on the wire, by suffix."""
         return lambda suffix, rows: self.wire.read(f"{name}{suffix}", rows)
 
     def _product(self, name: str) -> tuple[Array, Array]:
@@ -78,6 +65,26 @@ class Decoder:
         values, dtype = self.wire.read(name), self.wire.spec[name].dtype
         return from_bf16(values) if dtype == "BF16" else widen(values, dtype)
 
+
+class Decoder(Decoding):
+    """Reads a set that travelled, slice by slice; memory stays flat.
+
+    :param wire: the file as it came.
+    :param base: the set that it starts from.
+    :raises RefusedValue: `codec`, `names`, `shape`, `dtype`, `malformed`, `not_finite`: the file is not what this codec makes of
+        such a set.
+    """
+
+    def __init__(self, wire: SetFile, codec: str, base: SetFile) -> None:
+        try:
+            kind = find(codec)
+        except SpecError as error:
+            raise RefusedValue(Reason.CODEC, error.message) from None
+        super().__init__(kind, wire, base)
+        compare(wire.spec, wire_spec(kind, base.spec, self.ranks))
+        for name in sorted(self._coded):
+            kind.check(name, self.spec[name], self.parts_of(name))
+
     def check_finite(self) -> None:
         """:raises RefusedValue: `not_finite`: a decoded value is NaN or infinite."""
         for name, tensor in self.spec.items():
@@ -89,9 +96,17 @@ class Decoder:
                 if not np.isfinite(real).all():
                     raise RefusedValue(Reason.NOT_FINITE, f"{name!r} should be finite, found NaN or infinity.")
 
-    def write(self, path: Path, *, durable: bool = True) -> None:
-        """Write the decoded set in its canonical form.
+    def write(self, path: Path, *, durable: bool = True) -> str:
+        """Write the decoded set in its canonical form, and tell the digest of the file.
 
         :param durable: see `trunkline.files.replacing`.
         """
-        write_rows(path, self.spec, self.read, durable=durable)
+        return write_rows(path, self.spec, self.read, durable=durable)
+
+
+def added(base: Array, moved: Array, dtype: str) -> Array:
+    """Rows of a base and how far they moved, in the base's shape and dtype; the work may be done in `moved`."""
+    moved = moved.reshape(base.shape)
+    if dtype == "F32" and moved.dtype == np.float32:
+        return np.add(base, moved, out=moved)
+    return narrow(widen(base, dtype) + moved, dtype)

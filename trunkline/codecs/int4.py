@@ -1,13 +1,13 @@
 """An eighth of the bytes, and a few for the scales."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from trunkline.codecs.codec import Codec, Moved, Read, Write
+from trunkline.codecs.codec import Packed, Read, Sliced
 from trunkline.codecs.scaled import Runs, check_scales, quantise, spread
 from trunkline.tensors import TensorSpec
 
@@ -15,7 +15,7 @@ LEVELS = 7
 """Whole numbers on either side of zero. They are written plus 8, so no half byte is 0."""
 
 
-class Int4(Codec):
+class Int4(Sliced):
     """The difference in steps of 1/7 of the largest in its group, two elements a byte: about 14 % of the bytes."""
 
     name: ClassVar = "int4"
@@ -28,12 +28,15 @@ class Int4(Codec):
         packed = (halves,) if runs.vector else (tensor.rows, halves)
         return {"": TensorSpec(packed, "U8"), "@scale": runs.scales}
 
-    def encode(self, tensor: TensorSpec, moved: Moved, write: Write) -> None:
+    def slices(self, tensor: TensorSpec) -> Iterator[slice]:
+        return Runs(tensor, self.group).slices()
+
+    def pack(self, tensor: TensorSpec, rows: slice, moved: NDArray[np.float32]) -> Packed:
         runs = Runs(tensor, self.group)
-        for rows, which in runs.slices():
-            scales, whole = quantise(runs, moved(rows), LEVELS)
-            write("@scale", which, scales)
-            write("", _halves(rows) if runs.vector else rows, _pack(whole))
+        scales, whole = quantise(runs, moved, LEVELS)
+        halves = _pack(whole.reshape(runs.lines(whole.size), -1))
+        packed = (_halves(rows), halves.reshape(-1)) if runs.vector else (rows, halves)
+        return {"@scale": (runs.around(rows)[1], scales), "": packed}
 
     def check(self, name: str, tensor: TensorSpec, part: Read) -> None:
         check_scales(name, Runs(tensor, self.group), part)

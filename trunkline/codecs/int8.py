@@ -1,12 +1,12 @@
 """A quarter of the bytes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trunkline.codecs.codec import Codec, Moved, Read, Write
+from trunkline.codecs.codec import Packed, Read, Sliced
 from trunkline.codecs.scaled import Runs, check_scales, quantise, spread
 from trunkline.tensors import TensorSpec
 
@@ -14,7 +14,7 @@ LEVELS, RUN = 127, 4096
 """Whole numbers on either side of zero, and elements that share a scale at most: the rows of all but the widest layers have one."""
 
 
-class Int8(Codec):
+class Int8(Sliced):
     """The difference in steps of 1/127 of the largest in its row: about 26 % of the bytes."""
 
     name: ClassVar = "int8"
@@ -22,12 +22,13 @@ class Int8(Codec):
     def parts(self, tensor: TensorSpec) -> Mapping[str, TensorSpec]:
         return {"": TensorSpec(tensor.shape, "I8"), "@scale": Runs(tensor, RUN).scales}
 
-    def encode(self, tensor: TensorSpec, moved: Moved, write: Write) -> None:
+    def slices(self, tensor: TensorSpec) -> Iterator[slice]:
+        return Runs(tensor, RUN).slices()
+
+    def pack(self, tensor: TensorSpec, rows: slice, moved: NDArray[np.float32]) -> Packed:
         runs = Runs(tensor, RUN)
-        for rows, which in runs.slices():
-            scales, whole = quantise(runs, moved(rows), LEVELS)
-            write("@scale", which, scales)
-            write("", rows, whole.astype(np.int8))
+        scales, whole = quantise(runs, moved, LEVELS)
+        return {"@scale": (runs.around(rows)[1], scales), "": (rows, whole.astype(np.int8))}
 
     def check(self, name: str, tensor: TensorSpec, part: Read) -> None:
         check_scales(name, Runs(tensor, RUN), part)
@@ -35,4 +36,5 @@ class Int8(Codec):
     def decode(self, tensor: TensorSpec, part: Read, rows: slice) -> NDArray[np.float32]:
         runs = Runs(tensor, RUN)
         around, which, inside = runs.around(rows)
-        return spread(runs, part("", around).astype(np.float32), part("@scale", which))[inside]
+        whole = spread(runs, part("", around).astype(np.float32), part("@scale", which))
+        return whole[inside] if whole.shape else whole

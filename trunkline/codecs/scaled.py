@@ -53,13 +53,13 @@ class Runs:
         """Their scales: `(rows, runs)`, or `(runs,)` of a vector."""
         return TensorSpec((self.count,) if self.vector else (self.tensor.rows, self.count))
 
-    def slices(self) -> Iterator[tuple[slice, slice]]:
-        """Rows of the tensor, in slices of bounded size that cut no run, and which rows of `scales` belong to them."""
+    def slices(self) -> Iterator[slice]:
+        """Rows of the tensor, in slices of bounded size that cut no run."""
         if not self.vector:
-            yield from ((rows, rows) for rows in row_slices(self.tensor))
+            yield from row_slices(self.tensor)
             return
         for runs in row_slices(self.scales, max(1, SLICE_ELEMENTS // self.most)):
-            yield slice(runs.start * self.most, min(runs.stop * self.most, self.length)), runs
+            yield slice(runs.start * self.most, min(runs.stop * self.most, self.length))
 
     def around(self, rows: slice) -> tuple[slice, slice, slice]:
         """The least rows around the given ones that cut no run, their rows of `scales`, and where the given ones lie in them."""
@@ -90,7 +90,7 @@ def quantise(runs: Runs, values: NDArray[np.float32], levels: int) -> tuple[NDAr
         for run, scale in _pieces(lines, np.where(scales == 0, np.float32(1), scales), runs.most):
             np.divide(run, scale, out=run)
         lines += _ROUND
-    return scales, lines.view(np.int32)
+    return scales.reshape(-1) if runs.vector else scales, lines.view(np.int32).reshape(values.shape)
 
 
 def spread(runs: Runs, whole: NDArray[np.float32], scales: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -10,6 +10,7 @@ from master.publish import Target, publish
 from master.rules import Parameters
 from tests.support.wires import LOSSY, reader
 from trunkline.codecs import Decoder
+from trunkline.errors import RefusedValue
 from trunkline.sets import write_set
 from trunkline.tensors import Array, TensorSpec
 
@@ -57,6 +58,33 @@ def test_the_difference_decodes_to_the_target_and_nothing_else_stays(blobs: Blob
     (again,) = (blobs.folder / "scratch").iterdir()
     assert again.read_bytes() == blobs.path(target.digest).read_bytes()
     assert set(blobs.digests()) == {first, target.digest, target.delta.digest, target.residual} - {None}
+
+
+@pytest.mark.parametrize("codec", ["float32", *LOSSY])
+def test_what_is_not_finite_is_not_published_and_nothing_of_it_stays(blobs: BlobStore, first: str, codec: str) -> None:
+    """A rule that ran away would spoil every later version by what is kept."""
+    new = tensors(1)
+    new["weight"][3, 4] = np.nan
+    if codec in ("float32", "topk:share=1.0"):  # nothing is kept, so the children's reports are what tells
+        assert step(blobs, first, new, codec).residual is None
+        return
+    with pytest.raises(RefusedValue, match="'weight' should be finite"):
+        step(blobs, first, new, codec)
+    assert list((blobs.folder / "scratch").iterdir()) == [] and set(blobs.digests()) == {first}
+
+
+@pytest.mark.parametrize("codec", LOSSY)
+def test_a_recipe_is_cooked_once(blobs: BlobStore, first: str, codec: str) -> None:
+    """Fusing is what takes longest: each row is asked for once, whatever the codec."""
+    asked: list[tuple[str, int]] = []
+
+    def read(name: str, rows: slice) -> Array:
+        asked.append((name, rows.start))
+        return reader(tensors(1))(name, rows)
+
+    with blobs.open_set(first) as base:
+        publish(blobs, first, base, Parameters(SPEC, read), codec)
+    assert sorted(asked) == [("bias", 0), ("count", 0), ("weight", 0)]
 
 
 @pytest.mark.parametrize("codec", [word for word in LOSSY if word != "topk:share=1.0"])

@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.wires import LOSSY, SPEC, random_set, reader, travel
-from trunkline.codecs import Decoder, Owed, encode, find, left, owed_spec
+from tests.support.wires import LOSSY, SPEC, WORDS, random_set, reader
+from trunkline.codecs import Decoder, Owed, Sliced, encode, find, owed_spec
+from trunkline.codecs.float32 import Float32
 from trunkline.errors import Reason, RefusedValue
-from trunkline.sets import SetFile, write_rows, write_set
+from trunkline.files import sha256_file
+from trunkline.sets import SetFile, SetWriter, write_set
 from trunkline.tensors import Array, SetSpec, TensorSpec, narrow, widen
 
 
@@ -20,12 +22,11 @@ class Sender:
         self.owed: Owed | None = None
 
     def send(self, base: SetFile, new: dict[str, Array]) -> dict[str, Array]:
-        encode(self.folder / "wire", self.codec, base, reader(new), owed=self.owed)
+        with SetWriter(self.folder / "owed", owed_spec(find(self.codec), base.spec)) as rest:
+            encode(self.folder / "wire", self.codec, base, reader(new), owed=self.owed, left=rest.write)
         with SetFile(self.folder / "wire") as wire:
             decoder = Decoder(wire, self.codec, base)
-            rest = left(decoder, reader(new), self.owed)
-            if rest is not None and self.feedback:
-                write_rows(self.folder / "owed", rest.spec, rest.read)
+            if self.feedback:
                 file = SetFile(self.folder / "owed")
                 self.owed = Owed(file.spec, file.read)
             return {name: decoder.read(name, slice(0, tensor.rows)) for name, tensor in base.spec.items()}
@@ -83,21 +84,62 @@ def test_what_arrived_and_what_is_owed_are_what_was_sent_off(tmp_path: Path, cod
     )
     owed = Owed(owed_spec(find(codec), SPEC), reader(before))
     with SetFile(tmp_path / "base") as base:
-        encode(tmp_path / "wire", codec, base, reader(new), owed=owed)
+        with SetWriter(tmp_path / "owed", owed.spec) as writer:
+            encode(tmp_path / "wire", codec, base, reader(new), owed=owed, left=writer.write)
         decoder = Decoder(SetFile(tmp_path / "wire"), codec, base)
-        rest = left(decoder, reader(new), owed)
-        assert rest is not None and rest.spec == owed.spec
-        for name, tensor in rest.spec.items():
-            rows = slice(0, tensor.rows)
-            got = widen(decoder.read(name, rows), SPEC[name].dtype) + rest.read(name, rows)
+        for name, rest in SetFile(tmp_path / "owed").tensors().items():
+            got = widen(decoder.read(name, slice(0, SPEC[name].rows)), SPEC[name].dtype) + rest
             want = widen(new[name], SPEC[name].dtype) + before[name]
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_what_does_not_lose_owes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("factors", [False, True])
+@pytest.mark.parametrize("codec", WORDS)
+def test_what_is_told_while_it_is_sent_is_what_the_file_says(tmp_path: Path, codec: str, factors: bool) -> None:
+    """Given a set of every form, with tensors of several slices, Then what `arrives` takes is what the file decodes to, bit for
+    bit and in the order of its canonical form; and `left` takes, of each tensor that can owe, what should have come less that."""
+    spec = SPEC | {"b.wide": TensorSpec((3, 300_001), "BF16"), "vector": TensorSpec((600_001,)), "weight": TensorSpec((900, 400))}
+    write_set(tmp_path / "base", random_set(0, spec), spec)
+    new, rng = random_set(1, spec), np.random.default_rng(2)
+    products = {"weight": (rng.normal(size=(2, 400)).astype(np.float32), rng.normal(size=(900, 2)).astype(np.float32))}
+    products = products if factors else {}
+    before = random_set(3, owed_spec(find(codec), spec, products), 0.1)
+    seen: list[tuple[str, int]] = []
+    with SetFile(tmp_path / "base") as base, SetWriter(tmp_path / "told", spec, hashed=True) as told:
+
+        def arrives(name: str, rows: slice, values: Array) -> None:
+            seen.append((name, rows.start))
+            told.write(name, rows, values)
+
+        with SetWriter(tmp_path / "owed", owed_spec(find(codec), spec, products)) as rest:
+            owed = Owed(rest.spec, reader(before))
+            digest = encode(tmp_path / "wire", codec, base, reader(new), products, owed=owed, arrives=arrives, left=rest.write)
+    assert digest == sha256_file(tmp_path / "wire") and told.digest == sha256_file(tmp_path / "told") and seen == sorted(seen)
+    with SetFile(tmp_path / "base") as base, SetFile(tmp_path / "wire") as wire, SetFile(tmp_path / "owed") as rests:
+        decoder = Decoder(wire, codec, base)
+        assert decoder.write(tmp_path / "target") == told.digest
+        for name, rest in rests.tensors().items():
+            want, got = (widen(values, spec[name].dtype) for values in (new[name], decoder.read(name, slice(0, spec[name].rows))))
+            assert rest.tobytes() == ((want - got).astype(np.float32) + before[name]).tobytes(), name
+
+
+def test_a_recipe_is_read_once_where_slices_are_coded_alone(tmp_path: Path) -> None:
+    """Fusing is slower than coding: a set that is fused as it is read is not fused twice."""
     write_set(tmp_path / "base", random_set(0), SPEC)
-    with SetFile(tmp_path / "base") as base:
-        assert left(travel(tmp_path, "float32", base, random_set(1)), reader(random_set(1))) is None
+    for codec in WORDS:
+        asked: list[tuple[str, int]] = []
+
+        def new(name: str, rows: slice, asked: list[tuple[str, int]] = asked) -> Array:
+            asked.append((name, rows.start))
+            return reader(random_set(1))(name, rows)
+
+        with SetFile(tmp_path / "base") as base:
+            encode(tmp_path / "wire", codec, base, new, arrives=lambda *_: None, left=lambda *_: None)
+        assert (len(asked) == len(set(asked))) == isinstance(find(codec), Sliced | Float32), codec
+
+
+def test_what_does_not_lose_owes_nothing() -> None:
+    assert owed_spec(find("float32"), SPEC) == {}
     assert owed_spec(find("int8"), SPEC).keys().isdisjoint({"flags", "steps", "empty", "scale"})
     assert "weight" not in owed_spec(find("int8"), SPEC, {"weight"})
 

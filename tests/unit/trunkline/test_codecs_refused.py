@@ -123,7 +123,8 @@ def test_a_codec_that_is_none_is_refused(tmp_path: Path, base: SetFile, word: st
 
 def changed(folder: Path, codec: str, base: SetFile, name: str, values: Array) -> SetFile:
     """A file in which one part holds something else."""
-    with SetFile(travel(folder, codec, base, random_set(1)).wire.path) as wire:
+    travel(folder, codec, base, random_set(1))
+    with SetFile(folder / "wire") as wire:
         tensors, spec = wire.tensors(), wire.spec
     write_set(folder / "changed", tensors | {name: np.asarray(values, tensors[name].dtype).reshape(spec[name].shape)}, spec)
     return SetFile(folder / "changed")

@@ -1,5 +1,6 @@
 """Parameter sets: one canonical form, the law of the safetensors library, and a header that is believed only when it is true."""
 
+import hashlib
 import json
 import os
 import resource
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from trunkline.errors import DamagedFile, StorageFailed
+from trunkline.files import sha256_file
 from trunkline.sets import SetFile, SetWriter, check_spec, encode_set, encoded_size, write_set
 from trunkline.tensors import DTYPES, TensorSpec, row_slices, spec_of
 
@@ -98,6 +100,31 @@ def test_slices_may_be_written_in_any_order(tmp_path: Path) -> None:
         for name, rows in reversed(slices):
             writer.write(name, rows, tensors[name][rows] if tensors[name].shape else tensors[name])
     assert (tmp_path / "a").read_bytes() == encode_set(tensors)
+
+
+@pytest.mark.parametrize("order", ["forward", "backward", "from the middle"])
+def test_the_digest_is_of_the_file_in_whatever_order_it_was_written(tmp_path: Path, order: str) -> None:
+    tensors = {"a": np.arange(40, dtype=np.float32).reshape(10, 4), "b": np.array(7), "c": np.zeros((0, 3), np.int8)}
+    slices = [(name, rows) for name, tensor in spec_of(tensors).items() for rows in row_slices(tensor, limit=12)]
+    slices = {"forward": slices, "backward": slices[::-1], "from the middle": slices[2:] + slices[:2]}[order]
+    with SetWriter(tmp_path / "a", spec_of(tensors), hashed=True) as writer:
+        for name, rows in slices:
+            writer.write(name, rows, tensors[name][rows] if tensors[name].shape else tensors[name])
+    assert writer.digest == sha256_file(tmp_path / "a") == hashlib.sha256(encode_set(tensors)).hexdigest()
+
+
+def test_what_was_written_can_be_read_before_it_is_in_place(tmp_path: Path) -> None:
+    tensors = {"a": np.arange(40, dtype=np.float32).reshape(10, 4), "b": np.array(7), "c": np.zeros((0, 3), np.int8)}
+    with SetWriter(tmp_path / "a", spec_of(tensors)) as writer:
+        writer.write("a", slice(0, 10), tensors["a"])
+        writer.write("b", slice(0, 1), tensors["b"])
+        assert not (tmp_path / "a").exists()
+        early = {name: (writer.read(name), writer.read(name, slice(0, min(1, spec.rows)))) for name, spec in writer.spec.items()}
+    with SetFile(tmp_path / "a") as file:
+        for name, found in early.items():
+            for one, rows in zip(found, (None, slice(0, min(1, file.spec[name].rows))), strict=True):
+                late = file.read(name, rows)
+                assert (one.tobytes(), one.shape, one.dtype) == (late.tobytes(), late.shape, late.dtype)
 
 
 @pytest.mark.parametrize("values", [np.zeros(2, np.float64), np.zeros(3, np.float32), np.zeros(1, np.float32)])
