@@ -30,6 +30,11 @@ class Inputs:
     state: State | None  # what the rule remembers
     residual: SetFile | None  # what a lossy codec has left out so far
 
+    @property
+    def start(self) -> Parameters:
+        """The base as rules read it."""
+        return Parameters(self.base.spec, self.base.read)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -96,6 +101,15 @@ def _contribution(
     )
 
 
+def ruled(spec: JobSpec, inputs: Inputs, state: State | None) -> Fused:
+    """What a job's rule makes of a round, as recipes.
+
+    :param state: what the rule remembers; a trial has another than the round had.
+    :raises TooFewChildren: nobody counts, or too few for the rule.
+    """
+    return spec.fuse_rule.fuse(inputs.start, inputs.contributions, state, most=spec.children.max_share, buffers=spec.buffers)
+
+
 @contextmanager
 def written(blobs: BlobStore, fused: Fused) -> Iterator[tuple[str | None, Parameters | None]]:
     """What the rule remembers, as a blob that the target set can be read with the help of."""
@@ -115,12 +129,11 @@ def fuse(blobs: BlobStore, spec: JobSpec, inputs: Inputs) -> Outcome:
     :param blobs: where they are written; a replay gives a store of its own.
     :raises TooFewChildren: nobody counts, or too few for the rule.
     """
-    base = Parameters(inputs.base.spec, inputs.base.read)
-    fused = spec.fuse_rule.fuse(base, inputs.contributions, inputs.state, most=spec.children.max_share, buffers=spec.buffers)
+    fused = ruled(spec, inputs, inputs.state)
     with written(blobs, fused) as (digest, state):
         target = publish(blobs, inputs.round.base, inputs.base, fused.target(state), spec.codec, inputs.residual)
     notes = {"rule": dict(fused.notes)} | ({"state": dict(fused.state.notes)} if fused.state else {})
     with blobs.open_set(target.digest) as made:
-        look = directions(base, inputs.contributions, Parameters(made.spec, made.read))
+        look = directions(inputs.start, inputs.contributions, Parameters(made.spec, made.read))
     notes |= {"tasks": look} if look else {}
     return Outcome(target, fused.weights, Memory(rule_state=digest, residual=target.residual, notes=notes))

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from master import replay
+from master import replay, trial
 from master.api.answers import Number, body_of
 from master.api.parts import Parts
 from trunkline.messages import Value
@@ -28,8 +28,8 @@ def routes(parts: Parts) -> APIRouter:
         return replay.replay(blobs, ledger.reader(ledger.job(job_id).id), number).table()
 
     @router.post("/jobs/{job_id}/trial")
-    def trial(job_id: str, body: Annotated[TryRule, Depends(body_of(TryRule, limit))]) -> list[dict[str, Any]]:
-        found = replay.trials(blobs, ledger.reader(ledger.job(job_id).id), body.rule, body.round)
+    def tried(job_id: str, body: Annotated[TryRule, Depends(body_of(TryRule, limit))]) -> list[dict[str, Any]]:
+        found = trial.trials(blobs, ledger.reader(ledger.job(job_id).id), body.rule, body.round)
         return [one.table() for one in found]
 
     return router

@@ -7,6 +7,7 @@ import pytest
 
 from master import replay
 from master.ledger_reader import JobReader
+from master.trial import trials
 from tests.support.jobs import Bench, make_bench
 from trunkline.errors import NotFound, UsageError
 
@@ -61,13 +62,13 @@ def test_updates_that_are_not_kept_any_more(bench: Bench) -> None:
 def test_another_rule_is_tried_and_nothing_is_published(bench: Bench) -> None:
     bench.run(rounds=3, keep_rounds=3)
     before, version = set(bench.blobs.digests()), bench.ledger.version("vec").number
-    same, other = (replay.trials(bench.blobs, reader_of(bench), rule) for rule in ("mean", "mean:by=equal"))
+    same, other = (trials(bench.blobs, reader_of(bench), rule) for rule in ("mean", "mean:by=equal"))
     assert [one.round for one in same] == [one.round for one in other] == [1, 2, 3]
     for one in same:
         assert one.distance == 0.0
         assert one.cosine == pytest.approx(1.0)
         assert one.step == one.published_step
-    assert all(one.distance > 0 for one in other)
+    assert all(one.distance for one in other)
     assert other[0].weights == pytest.approx({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3})
     assert other[0].published_weights == pytest.approx({"a": 1 / 6, "b": 1 / 3, "c": 1 / 2})
     with bench.blobs.open_set(str(reader_of(bench).round(1).target)) as file:  # type: ignore[union-attr]
@@ -80,16 +81,28 @@ def test_another_rule_is_tried_and_nothing_is_published(bench: Bench) -> None:
 
 def test_a_rule_that_remembers_goes_on_from_round_to_round(bench: Bench) -> None:
     bench.run(rounds=3, rule="momentum:beta=0.5", keep_rounds=3)
-    assert all(one.distance == 0.0 for one in replay.trials(bench.blobs, reader_of(bench), "momentum:beta=0.5"))
-    alone = replay.trials(bench.blobs, reader_of(bench), "momentum:beta=0.5", number=3)
-    assert alone[0].distance > 0, "by itself it begins with nothing"
+    assert all(one.distance == 0.0 for one in trials(bench.blobs, reader_of(bench), "momentum:beta=0.5"))
+    alone = trials(bench.blobs, reader_of(bench), "momentum:beta=0.5", number=3)
+    assert alone[0].distance, "by itself it begins with nothing"
 
 
 def test_rules_that_cannot_be_tried(bench: Bench) -> None:
     bench.run(rounds=1, keep_rounds=0)
     with pytest.raises(NotFound, match="recorded updates should be kept"):
-        replay.trials(bench.blobs, reader_of(bench), "median")
+        trials(bench.blobs, reader_of(bench), "median")
     with pytest.raises(UsageError, match="`rule` should be one of"):
-        replay.trials(bench.blobs, reader_of(bench), "best")
+        trials(bench.blobs, reader_of(bench), "best")
     with pytest.raises(UsageError, match="least_updates"):
-        replay.trials(bench.blobs, reader_of(bench), "krum:faulty=2")
+        trials(bench.blobs, reader_of(bench), "krum:faulty=2")
+
+
+def test_a_rule_that_could_not_be_played_is_told_with_its_reason_and_no_figures(bench: Bench) -> None:
+    """Given a task that one child has alone, When a robust rule leaves small tasks out, Then nobody is left."""
+    for name, site in bench.sites.items():
+        site.task = f"task-{name}"
+    bench.run(rounds=1, children={"least": 3})
+    (found,) = trials(bench.blobs, reader_of(bench), "krum:faulty=0,few=leave_out")
+    told = found.table()
+    assert "a task should have at least 3 children for `krum`" in told.pop("error")
+    assert told.pop("published_weights") == pytest.approx({"a": 1 / 6, "b": 1 / 3, "c": 1 / 2})
+    assert told == {"round": 1, "weights": {}, "notes": {}} | dict.fromkeys(("step", "published_step", "cosine", "distance"))
