@@ -1,6 +1,7 @@
 """Fuse rules: one idea a file, found by name."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from master.rules.adagrad import Adagrad
@@ -55,8 +56,9 @@ PARTS: Mapping[str, type[Part]] = MappingProxyType({kind.name: kind for kind in 
 """Every part of a rule, by name: those that combine first, then filters, then steps."""
 
 
+@lru_cache(maxsize=64)
 def find_rule(text: str) -> Rule:
-    """The rule of a word such as `clip:norm=1+median`.
+    """The rule of a word such as `clip:norm=1+median`. It is frozen, so a word that is asked for again has the same.
 
     :raises SpecError: it is none.
     """
