@@ -20,6 +20,9 @@ if TYPE_CHECKING:  # pydantic and ssl take longer than the rest together, and `-
     from master.settings import MasterSettings
     from trunkline.https import Https
 
+LONG = 3600.0
+"""Seconds that an answer is waited for which takes reading whole parameter sets: a replay, a trial."""
+
 
 def _options() -> list[click.Option]:
     return [

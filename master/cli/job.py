@@ -84,7 +84,7 @@ def show(job: Some = None) -> Result:
     """One job with its rounds."""
     with open_master() as https:
         found: dict[str, Any] = https.call("GET", where("jobs", find(https, job)))
-    return Result(found, _lines(found))
+    return Result(found, lines(found))
 
 
 @verb(app)
@@ -175,8 +175,8 @@ def _ended(https: Any, job: dict[str, Any], *, events: bool = True) -> Result:
     found: dict[str, Any] = https.call("GET", where("jobs", job["id"]))
     split = "test" if progress.scores("test") else "validation"
     scores = {f"{task} ({split})": score for task, score in progress.scores(split).items()}
-    lines = [*_lines(found), "", *pairs(scores, exact=True)]
-    return Result(found | {"progress": progress.table()}, lines, error=watching.verdict(found))
+    shown = [*lines(found), "", *pairs(scores, exact=True)]
+    return Result(found | {"progress": progress.table()}, shown, error=watching.verdict(found))
 
 
 def _move(job: str, action: str, reason: str | None) -> Result:
@@ -186,7 +186,8 @@ def _move(job: str, action: str, reason: str | None) -> Result:
     return Result(moved, [f"{moved['id']}  {moved['state']}"])
 
 
-def _lines(job: dict[str, Any]) -> list[str]:
+def lines(job: dict[str, Any]) -> list[str]:
+    """The answer of `GET /v1/admin/jobs/JOB`, as `trunkline job show` prints it."""
     spec = job["spec"]
     about = {
         "job": job["id"],

@@ -5,14 +5,11 @@ from typing import Annotated, Any
 
 from typer import Argument
 
-from master.cli.base import noun, open_master, verb, where
+from master.cli.base import LONG, noun, open_master, verb, where
 from master.cli.conflicts import gains, matrix
 from master.cli.job import Some, find, round_row
 from trunkline.errors import FailedError, NotFound
 from trunkline.terminal import Result, amount, moment, pairs, table
-
-REPLAY_SECONDS = 3600.0
-"""A replay reads every update of the round; how long its answer is waited for."""
 
 app = noun("Rounds of a job: who took part, what was refused.")
 
@@ -39,7 +36,7 @@ def show(
                 raise NotFound(f"job {name!r} should have begun a round, found none.")
             number = int(rounds[-1]["number"])
         found: dict[str, Any] = https.call("GET", where("jobs", name, "rounds", number))
-    return Result(found, _lines(found))
+    return Result(found, lines(found))
 
 
 @verb(app)
@@ -57,7 +54,7 @@ def replay(
                 raise NotFound(f"job {name!r} should have a round that came to a version, found none.")
             number = int(fused[-1])
         found: dict[str, Any] = https.call(
-            "POST", where("jobs", name, "rounds", number, "replay"), answer_seconds=REPLAY_SECONDS, retry=False
+            "POST", where("jobs", name, "rounds", number, "replay"), answer_seconds=LONG, retry=False
         )
     same = "the same, bit for bit" if found["same"] else "ANOTHER"
     about = {
@@ -79,7 +76,8 @@ def replay(
     return Result(found, pairs(about), error=error)
 
 
-def _lines(found: dict[str, Any]) -> list[str]:
+def lines(found: dict[str, Any]) -> list[str]:
+    """The answer of `GET /v1/admin/jobs/JOB/rounds/NUMBER`, as `trunkline round show` prints it."""
     about = {
         "job": found["job"],
         "round": found["number"],
@@ -91,24 +89,24 @@ def _lines(found: dict[str, Any]) -> list[str]:
         "target": (found["target"] or "")[:12],
         "version": found["version"],
     }
-    lines = [*pairs(about), "", "members"]
+    shown = [*pairs(about), "", "members"]
     members = [_member(one, found["weights"]) for one in found["members"]]
-    lines += table(members, ("child", "state", "samples", "weight", "reason", "detail"))
+    shown += table(members, ("child", "state", "samples", "weight", "reason", "detail"))
     updates = [_update(one, found["weights"]) for one in found["updates"]]
     late = any(one["origin"] not in (None, found["number"]) for one in found["updates"])
     columns = ("child", *(("arrival", "origin", "weight") if late else ()), "samples", "losses", "size", "seconds", "digest")
-    lines += ["", "updates", *table(updates, columns)]
+    shown += ["", "updates", *table(updates, columns)]
     if seen := (found["notes"] or {}).get("rule"):
-        lines += ["", "what the rule saw", *(f"{part}: {json.dumps(told)}" for part, told in seen.items())]
-    lines += ["", "refused values", *table(found["refusals"], ("child", "reason", "detail"))]
+        shown += ["", "what the rule saw", *(f"{part}: {json.dumps(told)}" for part, told in seen.items())]
+    shown += ["", "refused values", *table(found["refusals"], ("child", "reason", "detail"))]
     scores = [{"child": one["child"], **score} for one in found["reports"] for score in one["report"]["scores"]]
-    lines += ["", "reports", *table(scores, ("child", "task", "split", "metric", "value", "samples"))]
+    shown += ["", "reports", *table(scores, ("child", "task", "split", "metric", "value", "samples"))]
     look = (found["notes"] or {}).get("tasks")
     if look is not None:
-        lines += ["", "cosines of what the tasks moved the encoder by", "", *matrix(look["names"], look["cosines"])]
+        shown += ["", "cosines of what the tasks moved the encoder by", "", *matrix(look["names"], look["cosines"])]
     if found["gains"]:
-        lines += ["", "against training alone", *gains(found)]
-    return lines
+        shown += ["", "against training alone", *gains(found)]
+    return shown
 
 
 def _member(one: dict[str, Any], weights: dict[str, float]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from master.cli.conflicts import lines, matrix, span_of
 from master.cli.conflicts_page import page
-from master.cli.job import _lines as job_lines
-from master.cli.round import _lines as round_lines
+from master.cli.job import lines as job_lines
+from master.cli.round import lines as round_lines
 
 FOUND: dict[str, Any] = {
     "encoder": "text",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from master.cli.round import _lines
+from master.cli.round import lines
 
 
 def update(child: str, arrival: int, origin: int) -> dict[str, Any]:
@@ -31,12 +31,12 @@ ROUND: dict[str, Any] = {
 
 
 def test_a_late_update_is_told_with_its_round_its_place_and_its_weight() -> None:
-    late = "\n".join(_lines(ROUND | {"updates": [update("a", 1, 3), update("slow", 2, 1)]}))
+    late = "\n".join(lines(ROUND | {"updates": [update("a", 1, 3), update("slow", 2, 1)]}))
     assert "slow   2        1       0.25" in late
-    assert "ARRIVAL" not in "\n".join(_lines(ROUND))
+    assert "ARRIVAL" not in "\n".join(lines(ROUND))
 
 
 def test_what_the_rule_saw_is_told() -> None:
-    shown = _lines(ROUND | {"notes": {"rule": {"krum": {"t": {"chosen": ["a"]}}}}})
+    shown = lines(ROUND | {"notes": {"rule": {"krum": {"t": {"chosen": ["a"]}}}}})
     assert 'krum: {"t": {"chosen": ["a"]}}' in shown
-    assert "what the rule saw" not in _lines(ROUND | {"notes": {"rule": {}}})
+    assert "what the rule saw" not in lines(ROUND | {"notes": {"rule": {}}})
