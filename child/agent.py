@@ -21,13 +21,12 @@ from child.home import ChildHome
 from child.identity import Identity
 from child.machine import describe
 from child.pace import Pace
-from child.settings import ChildSettings
+from child.settings import ChildSettings, load
 from child.talk import talk
 from trunkline.api import Hello, Welcome
 from trunkline.clock import Clock, SystemClock
 from trunkline.errors import SettingsError, Unreachable
 from trunkline.files import Lock, write_atomically
-from trunkline.settings import load
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +123,7 @@ class Agent:
     def _reload(self) -> None:
         self.reload.clear()
         try:
-            settings = self.reread() if self.reread else load(ChildSettings, self.home.settings, "TRUNKLINE_CHILD")
+            settings = self.reread() if self.reread else load(self.home.settings)
         except SettingsError as error:
             logger.error("settings stay as they were: %s", error)
             return

@@ -13,7 +13,7 @@ from child.machine import describe
 from child.references import References
 from child.registry import Registry
 from child.sets import SetCache
-from child.settings import ChildSettings
+from child.settings import ChildSettings, load
 from child.site import Site
 from child.state import PrivateStore
 from child.train import load_heads
@@ -43,7 +43,6 @@ from trunkline.messages import (
     Update,
 )
 from trunkline.sets import SetFile
-from trunkline.settings import load as load_settings
 
 logger = logging.getLogger(__name__)
 
@@ -238,7 +237,7 @@ def open_child(home: Path, transfer: Transfer | None = None, *, name: str | None
     :raises NotFound: nobody enrolled there, and `transfer` or `name` is missing.
     """
     folder = ChildHome(home)
-    settings = load_settings(ChildSettings, folder.settings, "TRUNKLINE_CHILD")
+    settings = load(folder.settings)
     if transfer is None or name is None:
         from child.identity import Identity  # only where there is a master to talk to
 

@@ -1,10 +1,16 @@
 """What the owner of a site decides: `child.toml`, environment `TRUNKLINE_CHILD_*`, flags."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from trunkline import settings
 from trunkline.values import CodecName, Name, Precision, Section, Transfer
+
+PREFIX = "TRUNKLINE_CHILD"
+"""Of the environment variables, such as `TRUNKLINE_CHILD_POLL`."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 TimeOfDay = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
@@ -51,3 +57,11 @@ class ChildSettings(Section):
         if self.idle_poll < self.poll:
             raise ValueError(f"`idle_poll` should be at least `poll` ({self.poll}), found {self.idle_poll}")
         return self
+
+
+def load(path: Path | None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> ChildSettings:
+    """What is set at a site: flags, environment, file, defaults.
+
+    :raises SettingsError: something is wrong, named with its source.
+    """
+    return settings.load(ChildSettings, path, PREFIX, flags, environ)

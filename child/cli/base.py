@@ -80,10 +80,9 @@ def settings(home: "ChildHome", flags: Mapping[str, Any] | None = None) -> "Chil
 
     :raises SettingsError: something is wrong, named with its source.
     """
-    from child.settings import ChildSettings
-    from trunkline.settings import load
+    from child.settings import load
 
-    return load(ChildSettings, home.settings, "TRUNKLINE_CHILD", flags)
+    return load(home.settings, flags)
 
 
 def patience() -> "Patience":

@@ -2,10 +2,10 @@
 
 import pytest
 
-from child.settings import ChildSettings
+from child.settings import load
 from master.jobs import Children, JobSpec, Stop
 from trunkline.errors import SettingsError
-from trunkline.settings import build, load
+from trunkline.settings import build
 
 CHILD = ("heartbeat", "poll", "idle_poll", "away", "batch_lease")
 JOB = tuple(name for name in Children.model_fields if name.endswith("_seconds"))
@@ -16,13 +16,13 @@ WRONG = [0, -1, -0.001, float("inf"), float("nan"), "soon"]
 @pytest.mark.parametrize("value", WRONG)
 def test_no_interval_of_a_child_is_zero_negative_or_endless(name: str, value: object) -> None:
     with pytest.raises(SettingsError, match=f"`{name}`"):
-        load(ChildSettings, None, "TRUNKLINE_CHILD", {name: value}, {})
+        load(None, {name: value}, {})
 
 
 @pytest.mark.parametrize("value", [9.9, 1801.0])
 def test_the_heartbeat_is_one_that_flower_allows(value: float) -> None:
     with pytest.raises(SettingsError, match=r"`heartbeat`.*(10|1800)"):
-        load(ChildSettings, None, "TRUNKLINE_CHILD", {"heartbeat": value}, {})
+        load(None, {"heartbeat": value}, {})
 
 
 @pytest.mark.parametrize("name", JOB)
