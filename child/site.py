@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
+from child import seeded
 from child.home import ChildHome
-from child.made import made
 from child.sets import Make
 from child.settings import ChildSettings
 from child.train import LocalTask
@@ -73,14 +73,14 @@ class Site:
             if path.exists() and sha256_file(path) == digest:
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
-            if name != FROZEN or not made(folder, FROZEN, digest, path, self.modules()):
+            if name != FROZEN or not seeded.make(folder, FROZEN, digest, path, self.modules()):
                 self.transfer.fetch(digest, size, None, path)
         (folder / READY).touch()
         return folder
 
     def maker(self, reference: EncoderRef) -> Make:
         """What makes the initial set of an encoder here, if it starts from a seed and the set that is asked for is its first."""
-        return lambda digest, to: made(self.files(reference), SHARED, digest, to, self.modules())
+        return lambda digest, to: seeded.make(self.files(reference), SHARED, digest, to, self.modules())
 
     def plan(self, plan: Plan) -> Plan:
         """The master's plan with what the site decides itself."""

@@ -169,7 +169,7 @@ def create(spec: EncoderSpec, folder: Path, modules: Sequence[Path] = ()) -> Non
     check_new(folder)
     spec, modules = declared.by_file_name(spec, modules)
     body, config, tokenizer = sources.network(spec, modules)
-    recipe = starts.start(spec, body, config)
+    recipe = starts.fill_(spec, body, config)
     spec = declared.without_folders(spec)
     with new_folder(folder) as beside:
         _fill(spec, beside, body, config, tokenizer)

@@ -48,7 +48,7 @@ class Start(Value):
 # -- where the encoder is made -----------------------------------------------------------------------------------------
 
 
-def start(spec: EncoderSpec, body: nn.Module, config: Any) -> Recipe | None:
+def fill_(spec: EncoderSpec, body: nn.Module, config: Any) -> Recipe | None:
     """Make a network's parameters what they should be, in place; None: they stay as the library drew them.
 
     :param config: of Hugging Face; None for a user's module.

@@ -83,7 +83,7 @@ def test_no_byte_of_a_first_set_is_fetched_and_all_children_make_the_same(world:
 def test_a_job_ends_as_if_the_sets_had_been_fetched(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = world.digest()
     world.run(rounds=2)
-    monkeypatch.setattr("child.made.starts.read", lambda folder: None)
+    monkeypatch.setattr("child.seeded.starts.read", lambda folder: None)
     other = make_world(tmp_path / "other", seeded(tmp_path))
     for name in CHILDREN:
         other.add_child(name, sentiment(tmp_path / f"{name}.csv"))
@@ -105,7 +105,7 @@ def test_what_comes_out_otherwise_is_fetched_and_the_log_says_so(
         to.write_bytes(data)
 
     monkeypatch.setattr(starts, "make", other_libraries)
-    with caplog.at_level(logging.WARNING, logger="child.made"):
+    with caplog.at_level(logging.WARNING, logger="child.seeded"):
         world.run(rounds=1)
     assert world.digest() != first
     for name in CHILDREN:

@@ -11,7 +11,7 @@ from trunkline.files import sha256_file
 logger = logging.getLogger(__name__)
 
 
-def made(folder: Path, part: starts.Part, digest: str, to: Path, modules: Sequence[Path]) -> bool:
+def make(folder: Path, part: starts.Part, digest: str, to: Path, modules: Sequence[Path]) -> bool:
     """Make a set from the seed and put it in place, if it comes out as it should.
 
     :param folder: files of the encoder, all but its frozen tensors.
