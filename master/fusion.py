@@ -97,7 +97,7 @@ def _contribution(
         parameters=Parameters(base.spec, decoder.read),
         base=None if update.base == round_.base else Parameters(base.spec, base.read),
         staleness=sum(number >= update.round for number in fused),
-        rate=update.steps * spec.training.learning_rate or None,
+        distance=update.steps * spec.training.learning_rate or None,
     )
 
 

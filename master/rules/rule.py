@@ -56,7 +56,7 @@ class Contribution:
     parameters: Parameters
     base: Parameters | None = None  # what it was trained from; None: the base of the round
     staleness: int = 0  # rounds fused since that base was published
-    rate: float | None = None  # its steps times the learning rate, where that was constant
+    distance: float | None = None  # its steps times the job's learning rate, by which SCAFFOLD divides its movement
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,15 +42,15 @@ class Scaffold(Step):
     def remember(self, base: Parameters, updates: Sequence[Contribution], combined: Combined, state: State | None) -> State:
         """The server's variate: moved by the mean of how the children's moved, over all children that ever took part."""
         known = sorted({*(state.notes.get("children", ()) if state else ()), *(update.child for update in updates)})
-        told = [(update, update.rate) for update in updates if update.rate]
+        told = [(update, update.distance) for update in updates if update.distance]
         spec = {f"c/{name}": TensorSpec(base.spec[name].shape) for name in floats(base)}
 
         def read(key: str, rows: slice) -> Array:
             name = key.removeprefix("c/")
             before = rows_of(state.tensors, key, rows) if state else np.zeros_like(rows_of(base, name, rows))
             total = np.zeros_like(before)
-            for update, rate in told:
-                total -= moved(update, base, name, rows) / rate + before
+            for update, distance in told:
+                total -= moved(update, base, name, rows) / distance + before
             return np.asarray(before + total / len(known), dtype=np.float32)
 
         return State(Parameters(spec, read), {"children": known})
