@@ -76,7 +76,7 @@ def aggregate(strategy: str, options: Options, sets: Sequence[Arrays], weights: 
     :raises TooFewChildren: Flower skips the round.
     :raises FailedError: Flower refuses the sets.
     """
-    replies = [_reply(number, arrays, weight) for number, (arrays, weight) in enumerate(zip(sets, weights, strict=True), 1)]
+    replies = [reply(number, arrays, weight) for number, (arrays, weight) in enumerate(zip(sets, weights, strict=True), 1)]
     try:
         found, _ = _made(strategy, options).aggregate_train(1, replies)
     except AppExitException as error:
@@ -86,8 +86,11 @@ def aggregate(strategy: str, options: Options, sets: Sequence[Arrays], weights: 
     return {name: array.numpy() for name, array in found.items()}
 
 
-def _reply(number: int, arrays: Arrays, weight: float) -> Message:
-    """A reply as it would come from a node."""
+def reply(number: int, arrays: Arrays, weight: float) -> Message:
+    """A reply as it would come from a node.
+
+    :param number: of the node, from 1.
+    """
     content = RecordDict(
         {
             "arrays": ArrayRecord({name: FlowerArray(values) for name, values in arrays.items()}),

@@ -44,10 +44,6 @@ class Recipe(Value):
     mode: Mode = "portable"
     rules: dict[str, Rule]
 
-    def encode(self) -> bytes:
-        """As JSON."""
-        return self.model_dump_json().encode()
-
     def tensors(self, network: nn.Module) -> Iterator[tuple[SeededTensor, torch.Tensor]]:
         """What each parameter and each buffer of a checkpoint should be, beside what is there now. Tied ones come once.
 

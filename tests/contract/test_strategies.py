@@ -43,7 +43,7 @@ def theirs(
     strategy: flower.FedAvg, sets: Sequence[Mapping[str, Array]], weights: Sequence[float], number: int = 1
 ) -> dict[str, Any]:
     """A strategy played directly, without our rule around it."""
-    replies = [strategies._reply(k, dict(arrays), weight) for k, (arrays, weight) in enumerate(zip(sets, weights, strict=True), 1)]
+    replies = [strategies.reply(k, dict(arrays), weight) for k, (arrays, weight) in enumerate(zip(sets, weights, strict=True), 1)]
     found, _ = strategy.aggregate_train(number, replies)
     assert found is not None
     return {name: array.numpy() for name, array in found.items()}
