@@ -27,10 +27,13 @@ FILES = 16
 
 ABOUT = """Updates of 22.7 million float32 values (91 MB) each, read through memory maps from the page cache, sample counts
 all different (`equal`: all the same), the target set computed slice by slice and thrown away. GiB of updates a second;
-best of the repeats. A copy is what numpy takes to copy the same bytes from the same maps into memory, in the same
+best of the repeats, of which there are as many as fit {enough:g} seconds, and one at least. A copy is what numpy takes to copy the same bytes from the same maps into memory, in the same
 process: no rule can be faster than its updates are read. Flower's `aggregate_arrayrecords` is the weighted mean of
 FedAvg, in float32, of records that are in memory already. Peak is what the process ever held, the interpreter and its
 libraries included."""
+
+ENOUGH = 3.0
+"""Seconds after which nothing is repeated: what takes as long by itself says little more the second time."""
 
 COLUMNS = ("rule", "children", "GiB/s", "of a copy", "times Flower's mean", "peak memory")
 
@@ -74,7 +77,7 @@ def measure(values: int, repeats: int, folder: Path, note: Note, children: Seque
     size = sum(tensor.nbytes for tensor in spec.values())
     their = {case.children: case.seconds for case in cases if case.rule == "flower"}
     rows = [_row(case, size, their[case.children]) for case in cases]
-    return Section("Fusing", ABOUT, COLUMNS, rows, aims(cases, size))
+    return Section("Fusing", ABOUT.format(enough=ENOUGH), COLUMNS, rows, aims(cases, size))
 
 
 def aims(cases: Sequence[Case], size: int) -> list[Aim]:
@@ -130,9 +133,9 @@ def main(folder: Path, rule: str, children: int, equal: bool, repeats: int) -> C
     files = [SetFile(path) for path in paths]
     counts = [7 if equal else 100 + number for number in range(children)]
     work = _theirs(files, counts) if rule == "flower" else _ours(rule, SetFile(folder / "set0"), files, counts)
-    seconds = _best(work, repeats)
+    seconds = best(work, repeats)
     peak = _peak()
-    return Case(rule, children, equal, seconds, _best(lambda: _copy(paths), repeats), peak)
+    return Case(rule, children, equal, seconds, best(lambda: _copy(paths), repeats), peak)
 
 
 def _peak() -> int:
@@ -185,12 +188,13 @@ def _copy(paths: Sequence[Path]) -> None:
         np.copyto(target, np.memmap(path, mode="r"))
 
 
-def _best(work: Callable[[], None], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
+def best(work: Callable[[], None], repeats: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of the quickest of so many repeats; none is begun after `ENOUGH` seconds."""
+    times: list[float] = []
+    while len(times) < repeats and sum(times) < ENOUGH:
+        began = clock()
         work()
-        times.append(time.perf_counter() - began)
+        times.append(clock() - began)
     return min(times)
 
 

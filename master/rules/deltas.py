@@ -10,6 +10,9 @@ from trunkline.tensors import FLOATS, SLICE_ELEMENTS, Array, from_bf16, row_slic
 PIECE = 1 << 14
 """Most elements of a piece: those of several children lie in the caches together."""
 
+WIDE = 1 << 15
+"""The same for rules of single coordinates, which do much for each call; nothing they make depends on it, as sums would."""
+
 
 def floats(spec: Parameters) -> list[str]:
     """Names of the float tensors, in the order of the file."""
@@ -33,9 +36,9 @@ def moved(update: Contribution, base: Parameters, name: str, rows: slice) -> Mat
     return np.asarray(rows_of(update.parameters, name, rows) - rows_of(update.base or base, name, rows))
 
 
-def pieces(parameters: Parameters, name: str, rows: slice, count: int) -> Iterator[slice]:
+def pieces(parameters: Parameters, name: str, rows: slice, count: int, most: int = PIECE) -> Iterator[slice]:
     """Cut rows so small that `count` updates of them take no more memory than a few of the usual slices."""
-    step = max(1, min(PIECE, 4 * SLICE_ELEMENTS // max(1, count)) // max(1, parameters.spec[name].row))
+    step = max(1, min(most, 4 * SLICE_ELEMENTS // max(1, count)) // max(1, parameters.spec[name].row))
     for start in range(rows.start, rows.stop, step):
         yield slice(start, min(start + step, rows.stop))
 
@@ -52,7 +55,7 @@ def by_pieces(base: Parameters, updates: Sequence[Contribution], rule: Callable[
         exact = all(update.base is None and update.parameters.spec[name].dtype != "F64" for update in updates)
         found = np.empty((rows.stop - rows.start) * base.spec[name].row)
         done = 0
-        for piece in pieces(base, name, rows, len(updates)):
+        for piece in pieces(base, name, rows, len(updates), WIDE):
             size = (piece.stop - piece.start) * base.spec[name].row
             if not size:
                 continue

@@ -69,8 +69,9 @@ def values_of(keys: Array, dtype: np.dtype[np.generic]) -> Array:
 
 
 def _turn(bits: Array) -> None:
-    signs = bits >> (8 * bits.itemsize - 1)
-    signs &= np.iinfo(bits.dtype).max
+    sign = 8 * bits.itemsize - 1
+    signs = bits >> sign
+    signs &= (1 << sign) - 1
     bits ^= signs
 
 

@@ -13,7 +13,7 @@ from benchmarks import machine
 from benchmarks.agent import Shifted
 from benchmarks.exchange import SIZES, why
 from benchmarks.figures import Aim, Run, Section, between, later, markdown, megabytes, ratio, seconds, table
-from benchmarks.fusing import Case, aims, specification
+from benchmarks.fusing import Case, aims, best, specification
 from trunkline.sets import SetFile, write_set
 
 TIMES = st.floats(1e-3, 1e3)
@@ -167,6 +167,16 @@ def test_what_stands_for_training_changes_every_value_and_reads_by_rows(tmp_path
 
 def test_the_set_that_is_fused_has_about_as_many_values_as_asked() -> None:
     assert sum(tensor.elements for tensor in specification(22_700_000).values()) == pytest.approx(22_700_000, rel=0.05)
+
+
+def test_what_takes_long_is_repeated_less_often_and_the_best_counts() -> None:
+    def measured(*seconds: float) -> tuple[float, int]:
+        times = [time for length in seconds for time in (0.0, length)]
+        return best(lambda: None, 4, lambda: times.pop(0)), 4 - len(times) // 2
+
+    assert measured(0.3, 0.2, 0.1, 0.4) == (0.1, 4)
+    assert measured(2.0, 1.5, 0.1, 0.1) == (1.5, 2)
+    assert measured(9.0, 0.1, 0.1, 0.1) == (9.0, 1)
 
 
 def test_what_fusing_should_reach_is_computed_from_the_cases() -> None:
