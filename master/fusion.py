@@ -52,7 +52,7 @@ def opened(blobs: BlobStore, rounds: JobReader, round_: Round, spec: JobSpec) ->
     :raises NotFound: a file is not kept any more.
     :raises DamagedFile: a base that updates are added to is not what its digest says.
     """
-    rows = sorted(rounds.updates(round_.number), key=lambda row: row.child)
+    rows = rounds.updates(round_.number)
     if gone := [row.child for row in rows if row.forgotten]:
         raise NotFound(
             f"the updates of round {round_.number} should be kept, found that those of {', '.join(gone)} are not.",

@@ -9,7 +9,7 @@ from master.jobs import JobSpec
 from master.ledger import JobLedger, Ledger
 from master.link import Link, Outgoing
 from master.records import Member, Round, Version
-from master.tokens import Gate
+from master.tokens import Direction, Gate
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import Reason, RefusedValue
 from trunkline.messages import (
@@ -136,10 +136,19 @@ class Play:
         return self.blobs.path(message.delta.digest if message.delta else reference.digest).read_bytes()
 
     def opening(self, child: str, round_: Round, version: Version, holds: set[str], seconds: float) -> tuple[DeltaRef | None, str]:
-        """How a child gets a version, and the token that lets it: made now, for this child, round and digest."""
+        """How a child gets a version, and the token that lets it."""
         delta = delta_for(version, holds)
         digest, size = (delta.digest, delta.size) if delta else (version.digest, version.size)
-        return delta, self.gate.issue(child, self.id, round_.number, digest, "down", size, seconds + GRACE)
+        return delta, self.grant(child, round_, digest, size, seconds)
+
+    def grant(self, child: str, round_: Round, digest: str, size: int, seconds: float, direction: Direction = "down") -> str:
+        """The token for one transfer: made now, for this child, round and digest.
+
+        :param digest: of what is fetched, or of the set that what is sent was trained from.
+        :param size: bytes at most.
+        :param seconds: how long the phase lasts.
+        """
+        return self.gate.issue(child, self.id, round_.number, digest, direction, size, seconds + GRACE)
 
 
 def confirmation_of(member: Member) -> Confirmation:

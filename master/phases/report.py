@@ -1,7 +1,6 @@
 """Report: each member tests the target set on its own samples; the scores decide whether another round follows."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from master import checks
 from master.phases.play import Play, confirmation_of, expect
@@ -11,6 +10,7 @@ from master.stopping import RoundScores, reason_to_stop, score_round
 from trunkline.clock import Deadline
 from trunkline.errors import RefusedValue
 from trunkline.messages import Message, Plan, Report, ReportRequest, Score
+from trunkline.values import Split
 
 
 def report(job: Play, round_: Round) -> Round:
@@ -40,7 +40,7 @@ def _why_stop(job: Play, round_: Round) -> str | None:
     return reason_to_stop(job.spec.stop, job.spec.rounds, scores, job.clock.now() - first.opened)
 
 
-def _collect(job: Play, round_: Round, splits: Iterable[str], settle: Plan | None = None) -> None:
+def _collect(job: Play, round_: Round, splits: Iterable[Split], settle: Plan | None = None) -> None:
     """Ask the members for scores on splits they have not reported yet, and record what comes in time.
 
     :param settle: how heads are fitted to the target before; then they are asked for all of these splits.
@@ -71,14 +71,19 @@ def _reporters(job: Play, round_: Round) -> dict[str, Member]:
     return {child: members[number, child] for child, number in origins.items()}
 
 
-def _request(job: Play, round_: Round, member: Member, splits: list[str], seconds: float, settle: Plan | None) -> ReportRequest:
+def _request(job: Play, round_: Round, member: Member, splits: list[Split], seconds: float, settle: Plan | None) -> ReportRequest:
     assert round_.target is not None, f"round {round_.number} is reporting on a target"
     version = job.version(round_.target)
     delta, token = job.opening(member.child, round_, version, {*confirmation_of(member).holds, round_.base}, seconds)
-    target = job.set_ref(version)
-    asked: dict[str, Any] = {"child": member.child, "target": target, "splits": tuple(splits), "delta": delta, "token": token}
-    asked |= {"settle": settle}
-    return ReportRequest(**job.terms(round_), **asked)
+    return ReportRequest(
+        **job.terms(round_),
+        child=member.child,
+        target=job.set_ref(version),
+        splits=tuple(splits),
+        delta=delta,
+        token=token,
+        settle=settle,
+    )
 
 
 def _record(job: Play, round_: Round, child: str, report: Report, known: Report | None) -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from master import checks
-from master.phases.play import GRACE, Play, confirmation_of, expect
+from master.phases.play import Play, confirmation_of, expect
 from master.phases.training import Seat, seats
-from master.records import Round
+from master.records import Round, Version
 from trunkline.clock import Deadline
 from trunkline.errors import Reason, RefusedValue
 from trunkline.messages import InitialSet, Message, SetRef, Update
@@ -48,35 +49,41 @@ def _enough(job: Play, most: int) -> int:
     return min((buffered.size if buffered else job.spec.children.close_at) or most, most)
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What every child is told that trains the set of one round."""
+
+    round: Round
+    version: Version
+    terms: Mapping[str, Any]
+    control: SetRef | None  # the server's control variate, where the rule has one
+
+
+def _start(job: Play, round_: Round) -> _Start:
+    version = job.version(round_.base)
+    return _Start(round_, version, job.training_terms(round_, version), job.control(round_))
+
+
 def _initial_sets(job: Play, waited: Mapping[str, Seat], seconds: float) -> dict[str, Message]:
-    """The set for each child, by round looked up once."""
+    """The set for each child; what is alike in a round is looked up once."""
     rounds = {seat.round.number: seat.round for seat in waited.values()}
-    versions = {number: job.version(round_.base) for number, round_ in rounds.items()}
-    terms = {number: job.training_terms(round_, versions[number]) for number, round_ in rounds.items()}
-    controls = {number: job.control(round_) for number, round_ in rounds.items()}
-    messages: dict[str, Message] = {}
-    for child, seat in waited.items():
-        number, version = seat.round.number, versions[seat.round.number]
-        delta, token = job.opening(child, seat.round, version, set(confirmation_of(seat.member).holds), seconds)
-        limit = 2 * version.size + UPLOAD_MARGIN
-        upload = job.gate.issue(child, job.id, number, version.digest, "up", limit, seconds + GRACE)
-        control = controls[number]
-        messages[child] = InitialSet(
-            **terms[number],
-            child=child,
-            delta=delta,
-            token=token,
-            upload_token=upload,
-            control=control,
-            control_token=_control_token(job, child, seat.round, control, seconds),
-        )
-    return messages
+    starts = {number: _start(job, round_) for number, round_ in rounds.items()}
+    return {child: _initial_set(job, child, seat, starts[seat.round.number], seconds) for child, seat in waited.items()}
 
 
-def _control_token(job: Play, child: str, round_: Round, control: SetRef | None, seconds: float) -> str:
-    if control is None:
-        return ""
-    return job.gate.issue(child, job.id, round_.number, control.digest, "down", control.size, seconds + GRACE)
+def _initial_set(job: Play, child: str, seat: Seat, start: _Start, seconds: float) -> InitialSet:
+    version, control = start.version, start.control
+    delta, token = job.opening(child, start.round, version, set(confirmation_of(seat.member).holds), seconds)
+    most = 2 * version.size + UPLOAD_MARGIN
+    return InitialSet(
+        **start.terms,
+        child=child,
+        delta=delta,
+        token=token,
+        upload_token=job.grant(child, start.round, version.digest, most, seconds, "up"),
+        control=control,
+        control_token="" if control is None else job.grant(child, start.round, control.digest, control.size, seconds),
+    )
 
 
 @dataclass
