@@ -63,7 +63,7 @@ class Idle(Child):
         path = self.sets.get(message.base, message.delta, message.token, attachment)
         counts = {TASK: SAMPLES}
         with SetFile(path) as base:
-            trained = Trained(samples=counts, applied=counts, losses={TASK: 0.0}, steps=1, private=Private())
+            trained = Trained(samples=counts, applied=counts, losses={TASK: 0.0}, steps=1, private=Private(), moments={})
             shift = 1e-3 * (1 + sum(self.name.encode()) % 7)
             changed = cast(Encoder, Shifted(base, shift))
             update = self.trainer.write(message, changed, base, trained, trained.private, time.perf_counter() - started, store)

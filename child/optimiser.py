@@ -1,10 +1,11 @@
 """The store of a local training: shared layers and private heads in this process, each moved only by gradients that touch it.
 
 Every head has an optimiser of its own, so a head whose task had no batch keeps its values and its moments bit for bit: nothing is
-filled with zeros on its behalf. Moments of the shared layers begin anew in each round, because fused parameters are not the ones
-they were gathered on; the warm-up counts over the whole job, so a fresh start is not a cold one.
+filled with zeros on its behalf. Moments of the shared layers go on from the round before where the plan says so (`Plan.moments`);
+else they begin anew, since fused parameters are not the ones they were gathered on. The warm-up counts over the whole job.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 import torch
@@ -12,6 +13,9 @@ from torch import Tensor, nn
 
 from tasks.step import Gradient
 from trunkline.messages import Plan
+
+Moments = Mapping[str, Tensor]
+"""An optimiser's state, flat: `PARAMETER/MOMENT`; scalars, and tensors in the shape of their parameter."""
 
 
 def rate(plan: Plan, step: int) -> float:
@@ -80,23 +84,40 @@ class LocalStore:
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
 
-    def head_moments(self, task: str) -> dict[str, Tensor]:
-        """A head's optimiser state, flat: `PARAMETER/MOMENT`."""
-        optimiser = self._head_optimisers.get(task)
-        if optimiser is None:
-            return {}
-        return {
-            f"{name}/{moment}": torch.as_tensor(value).detach()
-            for name, parameter in self.heads[task].items()
-            for moment, value in sorted(optimiser.state.get(parameter, {}).items())
-        }
+    def moments(self) -> Moments:
+        """The optimiser state of the shared layers."""
+        return _moments(self._shared_optimiser, self.shared)
 
-    def load_head_moments(self, task: str, moments: Mapping[str, Tensor]) -> None:
+    def load_moments(self, moments: Moments) -> None:
+        """Go on with the state that `moments` gave; what does not fit is left aside."""
+        _load_moments(self._shared_optimiser, self.shared, moments)
+
+    def head_moments(self, task: str) -> Moments:
+        """A head's optimiser state."""
+        return _moments(self._head_optimisers[task], self.heads[task]) if task in self._head_optimisers else {}
+
+    def load_head_moments(self, task: str, moments: Moments) -> None:
         """Go on with the state that `head_moments` gave; one that does not fit this head is left aside."""
-        for name, parameter in self.heads[task].items():
-            mine = {key.rsplit("/", 1)[1]: value for key, value in moments.items() if key.rsplit("/", 1)[0] == name}
-            if mine and all(value.shape in ((), parameter.shape) for value in mine.values()):
-                self._head_optimisers[task].state[parameter] = {key: value.clone() for key, value in mine.items()}
+        if task in self._head_optimisers:
+            _load_moments(self._head_optimisers[task], self.heads[task], moments)
+
+
+def _moments(optimiser: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> Moments:
+    return {
+        f"{name}/{moment}": torch.as_tensor(value).detach()
+        for name, parameter in parameters.items()
+        for moment, value in sorted(optimiser.state.get(parameter, {}).items())
+    }
+
+
+def _load_moments(optimiser: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], moments: Moments) -> None:
+    found: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for key, value in moments.items():
+        name, moment = key.rsplit("/", 1)
+        found[name][moment] = value
+    for name, parameter in parameters.items():
+        if found[name] and all(value.shape in ((), parameter.shape) for value in found[name].values()):
+            optimiser.state[parameter] = {moment: value.clone() for moment, value in found[name].items()}
 
 
 def _optimiser(plan: Plan, parameters: Mapping[str, nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from child import heads
 from child.heads import Outputs
-from child.optimiser import LocalStore
+from child.optimiser import LocalStore, Moments
 from child.order import Line, dropout_seed, next_task
 from child.state import Private
 from queues.memory import MemoryQueue
@@ -53,6 +53,7 @@ class Trained:
     losses: Mapping[str, float]  # mean loss by task
     steps: int  # batches that moved the shared parameters
     private: Private
+    moments: Moments  # of the shared layers' optimiser
 
 
 def train(
@@ -63,6 +64,7 @@ def train(
     *,
     clock: Clock,
     correction: Mapping[str, Tensor] | None = None,
+    moments: Moments | None = None,
     lease: float = 3600.0,
     stopping: Callable[[], bool] = lambda: False,
     progress: Callable[[int, str, float], None] = lambda step, task, loss: None,
@@ -71,11 +73,13 @@ def train(
 
     :param private: heads, moments and data order to go on from; heads are loaded into `tasks` by `load_heads` before.
     :param correction: what is added to the gradients of the shared parameters, by name.
+    :param moments: of the shared layers' optimiser, to go on with.
     :param lease: seconds a step may take.
     :param stopping: asked after each step; true ends the round early, with what it has come to.
     :raises TrainingFailed: a loss is not finite, memory ran out, or a step took too long.
     """
     store = LocalStore(plan, encoder.trainable(), {name: task.head for name, task in tasks.items()}, correction)
+    store.load_moments(moments or {})
     for name in tasks:
         store.load_head_moments(name, heads.tensors_of(private, f"{name}/moments/"))
     lines, queue = _lines(tasks, plan, private, clock, lease)
@@ -100,6 +104,7 @@ def train(
         losses={task: float(np.mean(values)) for task, values in losses.items()},
         steps=max(0, store.step - plan.head_steps),
         private=_keep(private, tasks, store, lines, queue, plan),
+        moments=store.moments(),
     )
 
 

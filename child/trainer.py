@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from child import body
+from child import body, moments
 from child.control import Control
 from child.home import ChildHome, keep_newest
 from child.settings import ChildSettings
@@ -58,12 +58,15 @@ class Trainer:
                 plan,
                 private,
                 correction=variates.correction(encoder) if variates else None,
+                moments=moments.of(message.job, private) if plan.moments == "kept" else None,
                 clock=self.clock,
                 lease=self.settings.batch_lease,
                 stopping=self.stopping,
                 progress=self.progress,
             )
             after = body.kept(trained.private, encoder)
+            if plan.moments == "kept":
+                after = moments.kept(after, message.job, trained.moments)
             if variates is not None:
                 after = variates.kept(after, encoder, initial.read, trained.steps * plan.learning_rate)
             update = self.write(message, encoder, initial, trained, after, time.perf_counter() - started, store)

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from master.rules import Buffers, Rule, find_rule
 from trunkline.errors import SpecError
 from trunkline.messages import Plan
-from trunkline.values import Codec, Decay, Finite, Name, Optimizer, Precision, Section, Split, Transfer
+from trunkline.values import Codec, Decay, Finite, Moments, Name, Optimizer, Precision, Section, Split, Transfer
 
 MOST = 2**31 - 1
 """The largest whole number that every ledger has room for."""
@@ -68,6 +68,7 @@ class Training(Section):
     head_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0  # of these, at first, move the heads alone
     settle_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0  # after the last round, which fit the heads to what came out
     optimizer: Optimizer = "adamw"
+    moments: Moments = "fresh"  # of the shared layers, at the start of a round
     learning_rate: Positive = 5e-5
     head_learning_rate: Positive = 1e-3
     weight_decay: Strength = 0.01

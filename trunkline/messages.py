@@ -22,7 +22,21 @@ from pydantic import Field, ValidationError
 
 from trunkline import wire
 from trunkline.errors import Reason, RefusedValue
-from trunkline.values import Count, Decay, Digest, Finite, Name, Optimizer, Precision, Seconds, Split, Transfer, Value, since
+from trunkline.values import (
+    Count,
+    Decay,
+    Digest,
+    Finite,
+    Moments,
+    Name,
+    Optimizer,
+    Precision,
+    Seconds,
+    Split,
+    Transfer,
+    Value,
+    since,
+)
 
 
 class Message(Value):
@@ -88,6 +102,7 @@ class Plan(Value):
     threads: Annotated[int, Field(ge=1)] | None = None  # None: the child's setting
     seed: Count = 0
     head_steps: Count = Field(default=0, json_schema_extra=since(2))  # the first of `steps`, which move the heads alone
+    moments: Moments = Field(default="fresh", json_schema_extra=since(2))  # an older child has fresh ones, whatever is said
     corrected: bool = Field(default=False, json_schema_extra=since(2))  # SCAFFOLD: gradients are corrected by control variates
 
 

@@ -52,6 +52,9 @@ Precision = Literal["float32", "bf16", "auto"]
 
 Optimizer = Literal["adamw", "sgd"]
 
+Moments = Literal["fresh", "kept"]
+"""Of the shared layers' optimiser, at the start of a round: zero, or as the child's last round of the job left them."""
+
 Decay = Literal["none", "linear"]
 """Of the learning rate, after the warm-up."""
 

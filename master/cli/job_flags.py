@@ -45,6 +45,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("head-steps", "training.head_steps", "int", "The first of them, which move the heads alone."),
     Flag("settle-steps", "training.settle_steps", "int", "Batches that fit the heads to what came out at last."),
     Flag("optimizer", "training.optimizer", "text", "adamw or sgd."),
+    Flag("moments", "training.moments", "text", "fresh or kept: of the shared parameters, from a child's round to its next."),
     Flag("learning-rate", "training.learning_rate", "float", "Of the shared parameters."),
     Flag("head-learning-rate", "training.head_learning_rate", "float", "Of the private heads."),
     Flag("weight-decay", "training.weight_decay", "float", "Of AdamW."),

@@ -146,6 +146,7 @@ TEXTS = {
     "buffers.booleans": "any",
     "training.head_steps": "2",
     "training.optimizer": "sgd",
+    "training.moments": "kept",
     "training.decay": "linear",
     "training.precision": "bf16",
 }
