@@ -1,4 +1,4 @@
-"""What the results come to: the three variants in each cell, the other rules and codecs against the mean, and the aims."""
+"""What the results come to: the three variants in each cell, the other rules and codecs against the usual, and the aims."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -74,10 +74,11 @@ def _cell(results: Results, cell: Cell, samples: int) -> CellFigures | None:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Another rule or codec in the one cell, against the mean with float32 on the same seeds."""
+    """Another rule or codec in the one cell, against the usual ones on the same seeds."""
 
     rule: str
     codec: str
+    optimizer: str
     seeds: int
     mean: float
     change: Estimate
@@ -90,24 +91,24 @@ def others(results: Results, samples: int) -> list[Other]:
     chosen = rates.chosen(OTHERS, results.score)
     if chosen is None:
         return []
-    ways: dict[tuple[str, str], dict[int, Result]] = {}
+    ways: dict[tuple[str, str, str], dict[int, Result]] = {}
     for run in study.others(chosen["shared"]):
         if (result := results.get(run)) is not None:
-            ways.setdefault((run.rule or "", run.codec or ""), {})[run.seed] = result
+            ways.setdefault((run.rule or "", run.codec or "", run.optimizer), {})[run.seed] = result
     usual = {seed: results.get(make("shared", OTHERS, seed, chosen["shared"])) for seed in SEEDS}
     plain = {seed: result for seed, result in usual.items() if result is not None}
-    found = [_other(rule, codec, of, plain, samples) for (rule, codec), of in ways.items() if set(of) <= set(plain)]
+    found = [_other(*way, of, plain, samples) for way, of in ways.items() if set(of) <= set(plain)]
     return sorted(found, key=lambda other: -other.mean)
 
 
-def _other(rule: str, codec: str, found: Mapping[int, Result], plain: Mapping[int, Result], samples: int) -> Other:
+def _other(rule: str, codec: str, optimizer: str, found: Mapping[int, Result], plain: Mapping[int, Result], samples: int) -> Other:
     seeds = sorted(found)
     scored = bootstrap({"this": [found[seed] for seed in seeds], "plain": [plain[seed] for seed in seeds]}, samples)
     this, other = scored["this"], scored["plain"]
     changes = {task: this.minus(other, task) for task in TASKS}
     worst = min(changes, key=lambda task: changes[task].value)
     size = found[seeds[0]].bytes_up
-    return Other(rule, codec, len(seeds), this.found[MEAN], this.minus(other, MEAN), (worst, changes[worst]), size)
+    return Other(rule, codec, optimizer, len(seeds), this.found[MEAN], this.minus(other, MEAN), (worst, changes[worst]), size)
 
 
 @dataclass(frozen=True, slots=True)

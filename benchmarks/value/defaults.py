@@ -1,5 +1,5 @@
-"""What the defaults of a job should be: local steps, weighting and the encoder's rate, changed one or two at a time, on the
-validation rows of draws that the study does not use. A child's steps in all stay as they are."""
+"""What the defaults of a job should be: local steps, moments, weighting and decay, changed one or two at a time, on the validation
+rows of draws that the study does not use. A child's steps in all stay as they are."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,28 +16,22 @@ def wanted(cell: Cell, shared: Rates) -> list[Run]:
 
 
 def _changes(usual: Run) -> Iterator[Run]:
-    """What looks most promising comes first, for a study that is stopped early.
-
-    A server's step of more than one (`momentum` without memory) draws the mean of the children out to something nearer their sum:
-    where tasks move the encoder in unlike directions, the mean of `n` of them gives each an `n`th of its way.
-    """
-    half = usual.learning_rate / 2
+    """What looks most promising comes first, for a study that is stopped early."""
     yield usual
-    yield replace(usual, rule="mean+momentum:rate=2,beta=0", learning_rate=half)
-    yield replace(usual, rounds=3)
-    yield replace(usual, rule="mean_by_task+momentum:rate=3,beta=0", learning_rate=half)
-    yield replace(usual, rule="mean_by_task")
-    yield replace(usual, rounds=3, rule="mean_by_task")
+    yield replace(usual, moments="fresh")
     yield replace(usual, rounds=12)
-    yield replace(usual, rule="mean:by=equal")
+    yield replace(usual, rounds=12, moments="fresh")
+    yield replace(usual, rounds=6, moments="fresh")
+    yield replace(usual, rule="mean")
     yield replace(usual, rule="mean:by=sqrt")
-    yield replace(usual, rule="mean+momentum:rate=1,beta=0.5", learning_rate=half)
-    yield replace(usual, rounds=2)
-    yield replace(usual, rounds=3, learning_rate=half)
+    yield replace(usual, rule="mean_by_task")
+    yield replace(usual, rounds=48)
+    yield replace(usual, decay="none")
+    yield replace(usual, rounds=23, settle_steps=4)
 
 
 def _way(run: Run) -> tuple[object, ...]:
-    return run.rule, run.rounds, run.learning_rate
+    return run.rule, run.rounds, run.moments, run.decay, run.settle_steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from math import ceil, floor
 
 from benchmarks.value.compared import CellFigures
 from benchmarks.value.intervals import MEAN, Estimate
-from benchmarks.value.study import PLACES
+from benchmarks.value.study import PLACES, STEPS
 
 BLUE, GREY, AMBER, INK = "#1d4ed8", "#6b7280", "#b45309", "#1f2937"  # shared, pooled, alone: the colours of the demo's page
 
@@ -62,7 +62,7 @@ def _panel(one: CellFigures, low: float, high: float) -> Iterator[str]:
 
     bottom = TOP + ROW * (len(NAMES) + 1)
     yield _text(LABEL, 14, f"{str(one.cell)[0].upper()}{str(one.cell)[1:]}", weight=600)
-    yield _text(LABEL, 28, f"{one.seeds} seed{'s' if one.seeds > 1 else ''}, {one.cell.steps} steps a child", fill=GREY, size=11)
+    yield _text(LABEL, 28, f"{one.seeds} seed{'s' if one.seeds > 1 else ''}, {STEPS} steps a child", fill=GREY, size=11)
     yield f"<rect x='{LABEL}' y='{bottom - ROW}' width='{PANEL}' height='{ROW}' fill='#f3f4f6'/>"
     step = 5 if high - low <= 40 else 10
     for points in range(int(-(-low // step)) * step, int(high) + 1, step):

@@ -1,20 +1,18 @@
-"""Learning rates of each variant in each cell, searched for on the validation rows of draws that the study does not use.
+"""Learning rates of each variant, for both starts, searched for on the validation rows of a draw that the study does not use.
 
-First the encoder's rate, with the heads' at a middle value: three steps of a ladder, then further as long as the best lies at the
-end of what was tried. In the data-poor cells the heads' rate follows, up and down from there with the encoder's rate found, and
-then the encoder's once more, since faster heads want a slower encoder. The other cells begin at what the data-poor cell of the same
-start came to, and keep its heads' rate.
+First the encoder's rate in the data-poor cell: three steps of a ladder, then further as long as the best lies at the end of what
+was tried. The heads' rate follows, up and down from there with the encoder's rate found. The cells with all rows take the rates of
+the data-poor cell of the same start: they have as many steps.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from benchmarks.value.study import TUNING_SEED, VARIANTS, Cell, Rates, Run, Variant, make
+from benchmarks.value.study import POOR, TUNING_SEED, VARIANTS, Cell, Rates, Run, Variant, make
 
 LADDER = (2.5e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
 HEADS = (1e-3, 3e-3, 1e-2, 3e-2)
-HEAD = 3e-3  # to begin with
-BEGIN: Mapping[Variant, float] = {"alone": 5e-4, "shared": 1e-3, "pooled": 2e-4}
-"""The middle of the first three, in the data-poor cells."""
+BEGIN: Mapping[Variant, Rates] = {"alone": Rates(2e-4, 3e-3), "shared": Rates(1e-3, 1e-2), "pooled": Rates(2e-4, 1e-2)}
+"""The middle of the first three, and the heads' rate to begin with: what an earlier search, with half the steps, came to."""
 
 Score = Callable[[Run], float | None]
 """A run's mean validation score over the tasks; None: it was not run yet."""
@@ -34,24 +32,15 @@ def chosen(cell: Cell, score: Score) -> dict[Variant, Rates] | None:
 
 def _search(cell: Cell, variant: Variant, score: Score) -> tuple[Rates, list[Run]]:
     """The best rates so far, and the runs that must come next."""
-    head, begin = HEAD, BEGIN[variant]
-    if not cell.poor:
-        before, missing = _search(Cell(cell.start, 0.1), variant, score)
-        if missing:
-            return before, missing
-        head, begin = before.head, before.encoder
+    begin, cell = BEGIN[variant], Cell(cell.start, POOR)
 
     def run(encoder: float, head: float) -> Run:
         return make(variant, cell, TUNING_SEED, Rates(encoder, head), "validation")
 
-    middle = LADDER.index(begin)
-    rate, missing = _climb(LADDER, middle, lambda rate: run(rate, head), score)
-    if missing or not cell.poor:
-        return Rates(rate, head), missing
-    head, missing = _climb(HEADS, HEADS.index(HEAD), lambda head: run(rate, head), score)
+    rate, missing = _climb(LADDER, LADDER.index(begin.encoder), lambda rate: run(rate, begin.head), score)
     if missing:
-        return Rates(rate, head), missing
-    rate, missing = _climb(LADDER, LADDER.index(rate), lambda rate: run(rate, head), score)
+        return Rates(rate, begin.head), missing
+    head, missing = _climb(HEADS, HEADS.index(begin.head), lambda head: run(rate, head), score)
     return Rates(rate, head), missing
 
 

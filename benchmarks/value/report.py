@@ -11,7 +11,7 @@ from benchmarks.value.compared import CellFigures, Other, signed
 from benchmarks.value.data import ROOT, sizes
 from benchmarks.value.intervals import CHILDREN, MEAN
 from benchmarks.value.results import Results
-from benchmarks.value.study import BATCH, CELLS, LAYERS, LENGTH, PLACES, SEEDS, SEVERAL, TASKS, VARIANTS
+from benchmarks.value.study import BATCH, CELLS, CODEC, LAYERS, LENGTH, PLACES, RULE, SEEDS, SEVERAL, TASKS, VARIANTS
 
 PAGE, PICTURE = ROOT / "docs" / "value.md", Path(__file__).with_name("plot.svg")
 START, END = "<!-- value-table:start -->", "<!-- value-table:end -->"
@@ -122,6 +122,7 @@ def _others(others: Sequence[Other]) -> list[str]:
         [
             f"`{other.rule}`",
             f"`{other.codec}`",
+            other.optimizer,
             str(other.seeds),
             f"{other.mean:.3f}",
             signed(other.change),
@@ -130,36 +131,39 @@ def _others(others: Sequence[Other]) -> list[str]:
         ]
         for other in others
     ]
-    columns = ("rule", "codec", "seeds", "mean over tasks", "change against `mean`, `float32`", "worst task", "update of a child")
+    change = f"change against `{RULE}`, `{CODEC}`"
+    columns = ("rule", "codec", "optimizer", "seeds", "mean over tasks", change, "worst task", "update of a child")
     return ["### Other rules and codecs", "", f"In one cell ({CELLS[0]}).", "", *table(columns, rows)]
 
 
 def _defaults(results: Results) -> list[str]:
-    """Local steps and weightings, on validation rows."""
+    """Local steps, moments and weightings, on validation rows."""
     rows = []
     for cell in CELLS:
         found = rates.chosen(cell, results.score) if cell.poor else None
         tried = defaults.tried(results, cell, found["shared"]) if found is not None else []
         for one in tried:
             assert one.run.rounds is not None, "a shared run has rounds"
-            steps = str(one.run.steps // one.run.rounds)
+            steps = str((one.run.steps - one.run.settle_steps) // one.run.rounds)
             scores = [f"{one.task(task):.3f}" for task in TASKS]
             about = [
                 str(cell),
                 f"`{one.run.rule}`",
                 str(one.run.rounds),
                 steps,
-                f"{one.run.learning_rate:g}",
+                str(one.run.moments),
+                one.run.decay,
+                str(one.run.settle_steps),
                 str(len(one.results)),
             ]
             rows.append([*about, *scores, f"{one.mean:.3f}", f"{100 * one.change:+.1f}"])
     if not rows:
         return []
-    columns = ("cell", "rule", "rounds", "steps a round", "rate", "seeds", *TASKS, "mean", "change")
+    columns = ("cell", "rule", "rounds", "steps a round", "moments", "decay", "settle", "seeds", *TASKS, "mean", "change")
     about = (
         "On the validation rows of draws that the study does not use; the usual job first, changes against it on the same seeds."
     )
-    return ["", "### Local steps and weighting", "", about, "", *table(columns, rows)]
+    return ["", "### Local steps, moments and weighting", "", about, "", *table(columns, rows)]
 
 
 def _tuned(results: Results) -> list[str]:

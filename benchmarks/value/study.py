@@ -6,11 +6,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 from tasks.specs import Head, TaskSpec
+from trunkline.values import Decay, Moments, Optimizer
 
-VERSION = 1
+VERSION = 2
 """Counts up whenever a figure of before does not compare with one of after; older results are left aside, not deleted."""
 
 BATCH, LENGTH, LAYERS = 8, 24, 2  # samples a step, tokens at most, layers of MiniLM's six
+STEPS, ROUNDS = 96, 24  # of a child, in every variant and cell; of the shared one
+RULE, CODEC = "mean:by=equal", "float32"  # of the shared variant
 
 Variant = Literal["alone", "shared", "pooled"]
 Start = Literal["pretrained", "scratch"]
@@ -70,20 +73,12 @@ class Cell:
     def poor(self) -> bool:
         return self.rows < 1.0
 
-    @property
-    def steps(self) -> int:
-        """A child's steps in every variant."""
-        return 48 if self.poor else 96
-
-    @property
-    def rounds(self) -> int:
-        return 6 if self.poor else 8
-
     def __str__(self) -> str:
         return f"{'pretrained' if self.start == 'pretrained' else 'from scratch'}, {self.rows:.0%} of the rows"
 
 
-CELLS: Sequence[Cell] = tuple(Cell(start, rows) for rows in (0.1, 1.0) for start in ("pretrained", "scratch"))
+POOR = 0.1  # of the rows
+CELLS: Sequence[Cell] = tuple(Cell(start, rows) for rows in (POOR, 1.0) for start in ("pretrained", "scratch"))
 OTHERS = CELLS[0]
 """The cell of the other rules and codecs."""
 
@@ -108,11 +103,13 @@ class Run:
     steps: int  # a child, over the whole run
     learning_rate: float
     head_learning_rate: float
-    rounds: int | None = None  # of the shared variant
-    head_steps: int = 0  # of the shared variant: at the start of each round, heads alone
-    settle_steps: int = 0  # of the shared variant: after the last round, heads alone
+    decay: Decay = "linear"
+    optimizer: Optimizer = "adamw"
+    rounds: int | None = None  # this and the next ones: of the shared variant
     rule: str | None = None
     codec: str | None = None
+    moments: Moments | None = None
+    settle_steps: int = 0  # after the last round, heads alone
     version: int = VERSION
 
     @property
@@ -137,21 +134,21 @@ class Run:
         return cls(**table)
 
     def __str__(self) -> str:
-        alone = f" heads {self.head_steps}+{self.settle_steps}" if self.head_steps or self.settle_steps else ""
-        how = f" {self.rule} {self.codec} {self.rounds} rounds{alone}" if self.variant == "shared" else ""
+        settled = f", {self.settle_steps} steps of heads" if self.settle_steps else ""
+        how = f" {self.rule} {self.codec}, {self.rounds} rounds, moments {self.moments}{settled}" if self.rounds else ""
         rates = f"{self.learning_rate:g}/{self.head_learning_rate:g}"
-        return f"{self.variant}{how}, {self.cell}, {rates}, seed {self.seed} ({self.split})"
+        return f"{self.variant}{how}, {self.optimizer}, {self.cell}, {rates}, seed {self.seed} ({self.split})"
 
 
 def make(variant: Variant, cell: Cell, seed: int, rates: Rates, split: Split = "test") -> Run:
-    """A run of the study's main part: rule `mean`, codec `float32`."""
-    run = Run(variant, cell.start, cell.rows, seed, split, cell.steps, rates.encoder, rates.head)
-    return replace(run, rounds=cell.rounds, rule="mean", codec="float32") if variant == "shared" else run
+    """A run of the study's main part."""
+    run = Run(variant, cell.start, cell.rows, seed, split, STEPS, rates.encoder, rates.head)
+    return replace(run, rounds=ROUNDS, rule=RULE, codec=CODEC, moments="kept") if variant == "shared" else run
 
 
 OTHER_RULES = (
+    "mean",
     "mean:by=sqrt",
-    "mean:by=equal",
     "mean_by_task",
     "median",  # within each task, then across tasks
     "median:within=round",  # over all children
@@ -167,7 +164,6 @@ OTHER_RULES = (
     "yogi:rate=0.001",
     "adagrad:rate=0.001",
     "fedbuff:size=7",
-    "scaffold",
     "upgrad",
     "pcgrad",
     "cagrad",
@@ -175,11 +171,18 @@ OTHER_RULES = (
 )
 """As `--rule` takes them. A rule that this version does not have is left out and told; it is run once it is there."""
 
+SGD_RULES = (RULE, "scaffold")
+"""SCAFFOLD needs plain SGD at a constant rate, so it is to be compared with the usual rule under the same."""
+
+SGD_RATES = Rates(0.1, 0.1)
+
 OTHER_CODECS = ("bf16", "int8", "int4", "topk:share=0.05", "lowrank:rank=4")
 
 
 def others(shared: Rates) -> Iterator[Run]:
-    """Every other rule with float32, and every other codec with the mean, in the one cell."""
-    for rule, codec in [*((rule, "float32") for rule in OTHER_RULES), *(("mean", codec) for codec in OTHER_CODECS)]:
-        for seed in OTHER_SEEDS:
-            yield replace(make("shared", OTHERS, seed, shared), rule=rule, codec=codec)
+    """Every other rule with float32, and every other codec with the usual rule, in the one cell."""
+    for seed in OTHER_SEEDS:
+        usual, plain = (make("shared", OTHERS, seed, rates) for rates in (shared, SGD_RATES))
+        yield from (replace(usual, codec=codec) for codec in OTHER_CODECS)
+        yield from (replace(usual, rule=rule) for rule in OTHER_RULES)
+        yield from (replace(plain, rule=rule, optimizer="sgd", decay="none") for rule in SGD_RULES)

@@ -12,12 +12,16 @@ def job(run: Run) -> JobSpec:
     assert run.rounds is not None, "a shared run has rounds"
     training = {
         "steps": (run.steps - run.settle_steps) // run.rounds,  # a child's steps are as many in all, whatever they move
-        "head_steps": run.head_steps,
         "settle_steps": run.settle_steps,
+        "moments": run.moments,
+        "decay": run.decay,
+        "optimizer": run.optimizer,
         "learning_rate": run.learning_rate,
         "head_learning_rate": run.head_learning_rate,
         "threads": 1,
     }
+    if run.optimizer == "sgd":
+        training |= {"warmup": 0.0, "clip_norm": 0.0}
     table = {"encoder": "value", "rounds": run.rounds, "rule": run.rule, "codec": run.codec, "seed": run.seed, "training": training}
     children = {"wanted": len(PLACES), "least": len(PLACES)}
     quiet = {"report": [], "final_report": [], "keep_rounds": 1, "children": children}  # rows are scored afterwards, one by one

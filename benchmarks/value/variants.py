@@ -153,5 +153,5 @@ def _plan(run: Run, children: int) -> Plan:
     steps = run.steps * children
     base = JobSpec.model_validate({"encoder": "value", "rounds": 1, "seed": run.seed, "training": {"threads": 1}})
     schedule = {"steps": steps, "total_steps": steps, "warmup_steps": int(base.training.warmup * steps)}
-    rates = {"learning_rate": run.learning_rate, "head_learning_rate": run.head_learning_rate}
+    rates = {"learning_rate": run.learning_rate, "head_learning_rate": run.head_learning_rate, "decay": run.decay}
     return Plan.of_table(base.plan(1).model_copy(update=schedule | rates).table())
