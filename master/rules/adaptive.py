@@ -12,9 +12,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from master.rules.deltas import floats, rows_of
+from master.rules.deltas import rows_of
+from master.rules.memory import earlier, recalled, remembered
 from master.rules.rule import Combined, Contribution, Matrix, Parameters, Rows, State, Step
-from trunkline.tensors import Array, TensorSpec
 
 
 class Adaptive(Step):
@@ -31,22 +31,17 @@ class Adaptive(Step):
         """The next second moment."""
 
     def remember(self, base: Parameters, updates: Sequence[Contribution], combined: Combined, state: State | None) -> State:
-        spec = {f"{key}/{name}": TensorSpec(base.spec[name].shape) for key in "mv" for name in floats(base)}
-
-        def read(key: str, rows: slice) -> Array:
-            moment, name = key.split("/", 1)
+        def read(letter: str, name: str, rows: slice) -> Matrix:
             moved = combined.read(name, rows) - rows_of(base, name, rows)
-            if moment == "m":
-                before = rows_of(state.tensors, key, rows) if state else np.zeros_like(moved)
-                return np.asarray(self.beta1 * before + (1 - self.beta1) * moved, dtype=np.float32)
-            before = rows_of(state.tensors, key, rows) if state else np.full_like(moved, self.tau**2)
-            return np.asarray(self.second(before, moved), dtype=np.float32)
+            if letter == "m":
+                return np.asarray(self.beta1 * earlier(state, base, "m", name, rows) + (1 - self.beta1) * moved)
+            return self.second(earlier(state, base, "v", name, rows, self.tau**2), moved)
 
-        return State(Parameters(spec, read), {})
+        return State(remembered(base, "mv", read), {})
 
     def move(self, base: Parameters, combined: Combined, state: Parameters) -> Rows:
         def read(name: str, rows: slice) -> Matrix:
-            first, second = (rows_of(state, f"{key}/{name}", rows) for key in "mv")
+            first, second = (recalled(state, letter, name, rows) for letter in "mv")
             return np.asarray(rows_of(base, name, rows) + self.rate * first / (np.sqrt(second) + self.tau))
 
         return read

@@ -77,7 +77,7 @@ def _length(along: Matrix, cosines: Matrix) -> float:
 
 
 def _told(factors: dict[str, float], updates: Sequence[Contribution]) -> dict[str, float]:
-    """Shares of the children. Who is gone against has none; where nobody moves, all that have samples count alike."""
+    """Shares of the children. Who is gone against has none; where nobody has any, every task counts alike."""
     ahead = {child: max(0.0, factor) for child, factor in factors.items()}
     if not any(ahead.values()):
         return weights.share_out(updates, "tasks")

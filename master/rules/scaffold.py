@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from master.rules.deltas import floats, moved, rows_of
+from master.rules.deltas import moved, rows_of
+from master.rules.memory import earlier, remembered
 from master.rules.rule import Combined, Contribution, Matrix, Parameters, Rows, State, Step
-from trunkline.tensors import Array, TensorSpec
 
 if TYPE_CHECKING:
     from master.jobs import JobSpec
@@ -43,17 +43,15 @@ class Scaffold(Step):
         """The server's variate: moved by the mean of how the children's moved, over all children that ever took part."""
         known = sorted({*(state.notes.get("children", ()) if state else ()), *(update.child for update in updates)})
         told = [(update, update.distance) for update in updates if update.distance]
-        spec = {f"c/{name}": TensorSpec(base.spec[name].shape) for name in floats(base)}
 
-        def read(key: str, rows: slice) -> Array:
-            name = key.removeprefix("c/")
-            before = rows_of(state.tensors, key, rows) if state else np.zeros_like(rows_of(base, name, rows))
-            total = np.zeros_like(before)
+        def read(letter: str, name: str, rows: slice) -> Matrix:
+            variate = earlier(state, base, letter, name, rows)
+            total = np.zeros_like(variate)
             for update, distance in told:
-                total -= moved(update, base, name, rows) / distance + before
-            return np.asarray(before + total / len(known), dtype=np.float32)
+                total -= moved(update, base, name, rows) / distance + variate
+            return np.asarray(variate + total / len(known))
 
-        return State(Parameters(spec, read), {"children": known})
+        return State(remembered(base, "c", read), {"children": known})
 
     def move(self, base: Parameters, combined: Combined, state: Parameters) -> Rows:
         if self.rate == 1.0:
