@@ -27,10 +27,10 @@ FILES = 16
 
 ABOUT = """Updates of 22.7 million float32 values (91 MB) each, read through memory maps from the page cache, sample counts
 all different (`equal`: all the same), the target set computed slice by slice and thrown away. GiB of updates a second;
-best of the repeats, of which there are as many as fit {enough:g} seconds, and one at least. A copy is what numpy takes to copy the same bytes from the same maps into memory, in the same
-process: no rule can be faster than its updates are read. Flower's `aggregate_arrayrecords` is the weighted mean of
-FedAvg, in float32, of records that are in memory already. Peak is what the process ever held, the interpreter and its
-libraries included."""
+best of the repeats, of which there are as many as fit {enough:g} seconds, and one at least. A copy is what numpy takes
+to copy the same bytes from the same maps into memory, in the same process: no rule can be faster than its updates are
+read. Flower's `aggregate_arrayrecords` is the weighted mean of FedAvg, in float32, of records that are in memory
+already. Peak is what the process ever held, the interpreter and its libraries included."""
 
 ENOUGH = 3.0
 """Seconds after which nothing is repeated: what takes as long by itself says little more the second time."""
