@@ -4,7 +4,7 @@ instructing ──fix_members──> training ──close_updates─> fusing ─
      └───────────────────────────┴── skip_round ───────────┘──> skipped
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -214,13 +214,16 @@ class JobLedger(Pen):
                 self._end_round(connection, number, "skipped", reason)
             return self._round(connection, number)
 
-    def close_round(self, number: int, reason: str = "") -> Round:
+    def close_round(self, number: int, reason: str = "", losses: Iterable[Mapping[str, Any]] = ()) -> Round:
         """End a round that has a target. Repeating it changes nothing.
 
+        :param losses: of tasks that sharing hurts, told as events together with the end, so that each is told once.
         :raises Conflict: it has none.
         """
         with self._write() as connection:
             if self._in_state(connection, number, "closing", "reporting", "closed").state != "closed":
+                for loss in losses:
+                    self._event(connection, "task.hurt", number, None, loss)
                 self._end_round(connection, number, "closed", reason)
             return self._round(connection, number)
 

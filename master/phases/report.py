@@ -22,9 +22,8 @@ def report(job: Play, round_: Round) -> Round:
     reason = _why_stop(job, round_)
     if reason is not None:
         _collect(job, round_, job.spec.final_report, job.spec.settling())
-    for loss in hurt_in(job.pen, round_, job.spec.rounds, last=reason is not None):
-        job.pen.event("task.hurt", round=round_.number, data=loss.event())
-    job.pen.close_round(round_.number, reason or "")
+    losses = hurt_in(job.pen, round_, job.spec.rounds, last=reason is not None)
+    job.pen.close_round(round_.number, reason or "", [loss.event() for loss in losses])
     return job.again(round_)
 
 

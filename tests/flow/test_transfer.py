@@ -11,6 +11,7 @@ from child import alone
 from child.handlers import Child
 from child.references import References
 from master.phases.play import Play
+from master.rounds import run
 from master.sharing.history import picture
 from tasks.specs import TaskSpec
 from tests.support.jobs import make_bench
@@ -138,6 +139,28 @@ def test_a_task_that_loses_by_sharing_is_an_alarm_in_the_last_rounds_only(world:
     assert alarms(play) == [(3, "sentiment"), (4, "sentiment")], "earlier rounds have trained for less than the reference"
     told = picture(world.ledger, "tiny", 10)
     assert [loss["task"] for loss in told["hurt"]] == ["sentiment"] and sorted(told["groups"]) == [["gloss"], ["sentiment"]]
+
+
+def test_an_alarm_is_told_once_by_a_master_that_dies_where_it_tells_it(world: World) -> None:
+    """Given a task that loses, When the master dies before the round is closed, or as it closes it, Then its heir tells it once."""
+    counts = world.children["amy"].registry.count(world.children["amy"].registry.get("sentiment"))
+    remember(world.children["amy"], 1.0, "sentiment", {"validation": counts["validation"], "test": counts["test"]})
+
+    class Power(Exception):
+        pass
+
+    def cut(*_: object) -> None:
+        raise Power
+
+    spec: dict[str, Any] = {"rounds": 1, "training": {"steps": 2, "learning_rate": 1e-7, "head_learning_rate": 1e-7}}
+    for step in ("close_round", "_end_round"):
+        dying = world.play(**spec)
+        setattr(dying.pen, step, cut)
+        with pytest.raises(Power):
+            run(dying)
+        assert alarms(dying) == [], step
+    heir = world.run(**spec)
+    assert alarms(heir) == [(1, "sentiment")] and [round_.state for round_ in heir.pen.rounds()] == ["closed"]
 
 
 def test_a_reference_of_samples_that_have_changed_is_not_told(world: World) -> None:
