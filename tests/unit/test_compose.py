@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,12 @@ def test_the_image_holds_each_package_and_file_that_the_build_reads() -> None:
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     assert not copied & set(ignored)
     assert "USER trunkline" in dockerfile
+
+
+def test_the_image_holds_the_libraries_of_every_rule() -> None:
+    """A rule that is named in a job must not fail for want of a library that only a laptop has."""
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    installed = {extra for found in re.findall(r"'\.\[([a-z,-]+)\]'", dockerfile) for extra in found.split(",")}
+    offered = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    hint = re.search(r"trunkline\[([a-z-]+)\]", (ROOT / "tasks" / "conflict.py").read_text(encoding="utf-8"))
+    assert hint is not None and {hint[1]} <= installed <= set(offered)
