@@ -42,13 +42,18 @@ class Children(Section):
     wait_seconds: Positive = 3600.0  # how long rounds are tried again when too few children are there
     max_share: Share = 1.0  # of the weight, for any one child
 
+    @property
+    def fewest(self) -> int:
+        """Updates without which nothing is fused."""
+        return self.least_updates or self.least
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.wanted is not None and self.least > self.wanted:
             raise ValueError(f"`least` should be at most `wanted` ({self.wanted}), found {self.least}")
         if self.wanted is not None and (self.least_updates or 0) > self.wanted:
             raise ValueError(f"`least_updates` should be at most `wanted` ({self.wanted}), found {self.least_updates}")
-        if self.close_at is not None and self.close_at < (self.least_updates or self.least):
+        if self.close_at is not None and self.close_at < self.fewest:
             raise ValueError(f"`close_at` should be at least `least_updates`, found {self.close_at}")
         return self
 
@@ -114,14 +119,13 @@ class JobSpec(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        rule, wanted = self.fuse_rule, self.children
+        rule, fewest = self.fuse_rule, self.children.fewest
         for part in rule.parts:
             if (objection := part.objection(self)) is not None:
                 raise ValueError(objection)
-        certain = wanted.least_updates or wanted.least
-        if rule.least > certain:
+        if rule.least > fewest:
             raise ValueError(
-                f"`children.least_updates` should be at least {rule.least} for the rule {self.rule}, found {certain}: "
+                f"`children.least_updates` should be at least {rule.least} for the rule {self.rule}, found {fewest}: "
                 "with fewer it cannot keep what it promises"
             )
         return self

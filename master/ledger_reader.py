@@ -61,6 +61,16 @@ class JobReader(Part):
         with self._db.read() as connection:
             return list(connection.execute(query.order_by(table.c.number)).scalars())
 
+    def recorded(self) -> list[int]:
+        """Numbers of the rounds that came to a target and whose updates are kept still, first to last."""
+        rounds, updates = schema.rounds, schema.updates
+        forgotten = sa.exists().where(
+            updates.c.job == rounds.c.job, updates.c.round == rounds.c.number, updates.c.forgotten.is_(True)
+        )
+        query = sa.select(rounds.c.number).where(rounds.c.job == self.job_id, rounds.c.target.is_not(None), ~forgotten)
+        with self._db.read() as connection:
+            return list(connection.execute(query.order_by(rounds.c.number)).scalars())
+
     def last_fused(self, before: int) -> Round | None:
         """The newest round before one that came to a target: what that one starts from."""
         table = schema.rounds

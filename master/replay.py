@@ -48,11 +48,6 @@ def replay(blobs: BlobStore, rounds: JobReader, number: int) -> Replayed:
     return Replayed(number, round_.version or 0, found, made.target.digest, made.target.digest == found, seconds)
 
 
-def recorded(rounds: JobReader) -> list[int]:
-    """Rounds whose updates are kept still, oldest first."""
-    return [one.number for one in rounds.rounds() if one.target and not any(row.forgotten for row in rounds.updates(one.number))]
-
-
 def spec_of(rounds: JobReader) -> JobSpec:
     """The job as it was started."""
     job = rounds.job

@@ -16,7 +16,7 @@ from master.blobs import BlobStore
 from master.jobs import JobSpec
 from master.ledger_reader import JobReader
 from master.records import Round
-from master.replay import aside, fused_round, recorded, spec_of
+from master.replay import aside, fused_round, spec_of
 from master.rules import Parameters, State
 from master.rules.deltas import floats, rows_of
 from trunkline.errors import NotFound, TooFewChildren
@@ -53,7 +53,7 @@ def trials(blobs: BlobStore, rounds: JobReader, rule: str, number: int | None = 
     :raises UsageError: the rule is none, or none for this job.
     """
     spec = build(JobSpec, spec_of(rounds).table() | {"rule": rule}, "the job with this rule")
-    numbers = recorded(rounds) if number is None else [number]
+    numbers = rounds.recorded() if number is None else [number]
     if not numbers:
         raise NotFound(
             "a round with recorded updates should be kept, found none.", hint="`keep_rounds` of a job says for how long."

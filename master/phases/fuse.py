@@ -8,10 +8,9 @@ from trunkline.errors import TooFewChildren
 
 def fuse(job: Play, round_: Round) -> Round:
     """Publish the target set. With too few updates, or none that counts, parameters stay as they are: the round is skipped."""
-    wanted = job.spec.children
-    updates, least = job.pen.updates(round_.number), wanted.least_updates or wanted.least
-    if len(updates) < least:
-        job.pen.skip_round(round_.number, f"{len(updates)} of at least {least} updates")
+    updates, fewest = job.pen.updates(round_.number), job.spec.children.fewest
+    if len(updates) < fewest:
+        job.pen.skip_round(round_.number, f"{len(updates)} of at least {fewest} updates")
         return job.again(round_)
     with fusion.opened(job.blobs, job.pen, round_, job.spec) as inputs:
         try:

@@ -37,8 +37,9 @@ class FedBuff(Combine):
         wanted = job.children
         if wanted.close_at is not None:
             return f"`children.close_at` should be left out for `fedbuff`, whose size closes a round, found {wanted.close_at}"
-        certain = wanted.least_updates or wanted.least
-        return None if certain <= self.size else f"`fedbuff:size` should be at least `least_updates` ({certain}), found {self.size}"
+        if wanted.fewest > self.size:
+            return f"`fedbuff:size` should be at least `least_updates` ({wanted.fewest}), found {self.size}"
+        return None
 
     @property
     def buffered(self) -> "FedBuff":

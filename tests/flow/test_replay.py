@@ -51,7 +51,7 @@ def test_a_byte_that_was_changed_is_noticed(bench: Bench) -> None:
 
 def test_updates_that_are_not_kept_any_more(bench: Bench) -> None:
     bench.run(rounds=4, rule="adam", keep_rounds=2)
-    assert replay.recorded(reader_of(bench)) == [3, 4]
+    assert reader_of(bench).recorded() == [3, 4]
     assert replay.replay(bench.blobs, reader_of(bench), 3).same, "what round 2 left to it is kept too"
     with pytest.raises(NotFound, match="updates of round 2 should be kept, found that those of a, b, c are not"):
         replay.replay(bench.blobs, reader_of(bench), 2)
