@@ -5,8 +5,11 @@ their tasks do not pull against each other on average. Where scores of training 
 tasks that pull apart and lose nothing may stay together, a task that loses is better off elsewhere.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from master.sharing.gains import Gain
+from master.sharing.together import Task, Together
 
 APART = -0.02
 """A mean cosine below this is a conflict; around zero tasks neither help nor hinder each other. Movements of millions of parameters
@@ -16,20 +19,29 @@ by an adaptive optimiser are nearly at right angles even within a task, so numbe
 Cosines = Sequence[Sequence[float | None]]
 
 
-def advise(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The groups and the words for what `history.picture` has gathered.
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do."""
 
-    :returns: `groups` of tasks that should share an encoder, and `advice`, a list of sentences.
+    groups: list[list[str]]  # tasks that should share an encoder
+    advice: list[str]  # sentences
+
+
+def advise(found: Together, gained: Sequence[Gain], hurting: Sequence[Gain]) -> Advice:
+    """The groups and the words.
+
+    :param gained: what tasks gained or lost in the newest round that tells it.
+    :param hurting: those of them that lost more than noise explains.
     """
-    names = [one["task"] for one in found["tasks"]]
+    names = [one.task for one in found.tasks]
     if len(names) < 2:
-        few = "Nothing to compare yet: it takes a round in which two tasks train." if not found["hurt"] else ""
-        return {"groups": [names] if names else [], "advice": [*([few] if few else []), *_losses(found["hurt"])]}
-    apart = groups(names, found["cosines"])
-    known, losing = {one["task"] for one in found["gains"]}, {one["task"] for one in found["hurt"]}
+        few = "Nothing to compare yet: it takes a round in which two tasks train." if not hurting else ""
+        return Advice([names] if names else [], [*([few] if few else []), *_losses(hurting)])
+    apart = groups(names, found.cosines)
+    known, losing = {one.task for one in gained}, {one.task for one in hurting}
     all_is_well = known >= set(names) and not losing
     suggested = [names] if all_is_well else _without(apart, losing)
-    said = [*_directions(names, found["cosines"]), *_backwards(found["tasks"])]
+    said = [*_directions(names, found.cosines), *_backwards(found.tasks)]
     if len(apart) > 1 and all_is_well:
         said.append(f"Still no task loses against training alone: one encoder for all is fine. {_listed(apart)}, might gain more.")
     elif len(suggested) == 1:
@@ -37,18 +49,18 @@ def advise(found: Mapping[str, Any]) -> dict[str, Any]:
     else:
         rule = " Or keep one for all, with a rule that heeds conflicts: --rule upgrad." if len(apart) > 1 else ""
         said.append(f"{_listed(suggested)}.{rule}")
-    said += _losses(found["hurt"])
+    said += _losses(hurting)
     missing = [name for name in names if name not in known]
     if missing:
         said.append(
             f"No reference for {', '.join(missing)}: `trunkline-child alone` at a child makes one, and later rounds tell it here."
         )
-    if found["mixed"]:
-        pairs = ", ".join(f"{one} and {two}" for one, two in found["mixed"])
+    if found.mixed:
+        pairs = ", ".join(f"{one} and {two}" for one, two in found.mixed)
         said.append(f"Some children train {pairs} in one update, which makes them look more alike than they are.")
-    if found["compared"] < 3:
-        said.append(f"Only {found['compared']} round{'s' * (found['compared'] > 1)} so far: look again after some more.")
-    return {"groups": suggested, "advice": said}
+    if found.compared < 3:
+        said.append(f"Only {found.compared} round{'s' * (found.compared > 1)} so far: look again after some more.")
+    return Advice(suggested, said)
 
 
 def groups(names: Sequence[str], cosines: Cosines, least: float = APART) -> list[list[str]]:
@@ -100,15 +112,15 @@ def _directions(names: Sequence[str], cosines: Cosines) -> list[str]:
     return [f"No two tasks pull against each other (cosines {same})."]
 
 
-def _backwards(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
-    back = [f"{one['task']} ({one['kept']:+.2f} of its way)" for one in tasks if (one.get("kept") or 0.0) < 0]
+def _backwards(tasks: Sequence[Task]) -> list[str]:
+    back = [f"{one.task} ({one.kept:+.2f} of its way)" for one in tasks if one.kept is not None and one.kept < 0]
     return [f"The encoder went against what its children trained for {', '.join(back)}."] if back else []
 
 
-def _losses(hurting: Sequence[Mapping[str, Any]]) -> list[str]:
+def _losses(hurting: Sequence[Gain]) -> list[str]:
     return [
-        f"{one['task']} loses by sharing: {one['metric']} {one['shared']:.3f}, alone {one['alone']:.3f} ({one['split']}, "
-        f"{one['samples']} samples). Let it train alone or with other tasks, or give it more weight: --rule mean:by=tasks."
+        f"{one.task} loses by sharing: {one.metric} {one.shared:.3f}, alone {one.alone:.3f} ({one.split}, "
+        f"{one.samples} samples). Let it train alone or with other tasks, or give it more weight: --rule mean:by=tasks."
         for one in hurting
     ]
 

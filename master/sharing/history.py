@@ -1,6 +1,7 @@
 """What the ledger has on how tasks get on with each other."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from math import ceil
 from typing import Any
 
@@ -10,6 +11,7 @@ from master.records import Round
 from master.sharing import gains
 from master.sharing.advice import advise
 from master.sharing.gains import Gain
+from master.sharing.together import together
 
 LATE, WINDOW = 2 / 3, 3
 """Losses are looked for in the last third of a job's rounds, the newest three of them. Before, the encoder has not been trained for
@@ -36,7 +38,7 @@ def hurt_in(reader: JobReader, round_: Round, wanted: int, *, last: bool = False
 
 
 def picture(ledger: Ledger, encoder: str, most: int) -> dict[str, Any]:
-    """What `trunkline encoder conflicts` shows: cosines of the tasks over the newest rounds, gains, alarms, advice.
+    """What `trunkline encoder conflicts` shows: cosines of the tasks over the newest rounds, gains, alarms, advice; JSON data.
 
     :param most: rounds that are looked at.
     :raises NotFound: no such encoder.
@@ -49,11 +51,16 @@ def picture(ledger: Ledger, encoder: str, most: int) -> dict[str, Any]:
         seen += [(reader, round_) for round_ in reader.rounds() if round_.target is not None]
     seen = sorted(seen, key=lambda pair: pair[1].opened)[-most:]
     looks = [look for _, round_ in seen if (look := (round_.notes or {}).get("tasks")) is not None]
-    found: dict[str, Any] = {"encoder": encoder, "rounds": [{"job": one.job, "round": one.number} for _, one in seen]}
-    found |= {"compared": len(looks), **_together(looks)}
-    told, hurting = _newest_gains(seen, jobs)
-    found |= {"gains": [gain.told() for gain in told], "hurt": [gain.told() for gain in hurting]}
-    return found | advise(found)
+    found = together(looks)
+    gained, hurting = _newest_gains(seen, jobs)
+    return {
+        "encoder": encoder,
+        "rounds": [{"job": one.job, "round": one.number} for _, one in seen],
+        **asdict(found),
+        "gains": [gain.told() for gain in gained],
+        "hurt": [gain.told() for gain in hurting],
+        **asdict(advise(found, gained, hurting)),
+    }
 
 
 def _newest_gains(seen: Sequence[tuple[JobReader, Round]], jobs: dict[str, Any]) -> tuple[list[Gain], list[Gain]]:
@@ -63,32 +70,3 @@ def _newest_gains(seen: Sequence[tuple[JobReader, Round]], jobs: dict[str, Any])
         if told:
             return told, hurt_in(reader, round_, int(jobs[round_.job].spec.get("rounds", 1)))
     return [], []
-
-
-def _over(looks: Sequence[dict[str, Any]], key: str, task: str) -> float | None:
-    """The mean of a number of a task over the rounds that have it."""
-    told = [value for look in looks for name, value in zip(look["names"], look[key], strict=True) if name == task]
-    values = [value for value in told if value is not None]
-    return round(sum(values) / len(values), 4) if values else None
-
-
-def _together(looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The mean over rounds of each pair's cosine; None where a pair was never seen together."""
-    names = sorted({name for look in looks for name in look["names"]})
-    sums: dict[tuple[str, str], list[float]] = {}
-    for look in looks:
-        for one, row in zip(look["names"], look["cosines"], strict=True):
-            for two, cosine in zip(look["names"], row, strict=True):
-                if cosine is not None:
-                    sums.setdefault((one, two), []).append(cosine)
-    mean = {pair: round(sum(values) / len(values), 4) for pair, values in sums.items()}
-    newest = {name: look["samples"][look["names"].index(name)] for look in looks for name in look["names"]}
-    tasks = [
-        {"task": name, "samples": newest[name], "within": _over(looks, "within", name), "kept": _over(looks, "kept", name)}
-        for name in names
-    ]
-    return {
-        "tasks": tasks,
-        "cosines": [[mean.get((one, two)) for two in names] for one in names],
-        "mixed": sorted({(one, two) for look in looks for one, two in look["mixed"]}),
-    }

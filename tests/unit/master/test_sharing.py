@@ -1,14 +1,16 @@
 """Whether tasks pull against each other, what they gain, when that is an alarm, and what is advised."""
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import pytest
 
-from master.sharing.advice import advise, groups
+from master.sharing.advice import Advice, advise, groups
 from master.sharing.directions import directions
 from master.sharing.gains import Gain, gains, hurt, variance
+from master.sharing.together import Task, Together
 from tests.support.rules import contribution, parameters
 
 # -- directions --------------------------------------------------------------------------------------------------------
@@ -191,16 +193,19 @@ def test_alarms_are_seldom_false() -> None:
 # -- advice ------------------------------------------------------------------------------------------------------------
 
 
-def picture(
+def advised(
     names: Sequence[str],
     cosines: Sequence[Sequence[float | None]],
     gained: Mapping[str, float] | None = None,
     losing: Sequence[str] = (),
-    **more: Any,
-) -> dict[str, Any]:
-    told = {name: gains([report(0.8 + by, 0.8, task=name)])[0].told() for name, by in (gained or {}).items()}
-    table = {"tasks": [{"task": name} for name in names], "cosines": cosines, "compared": 5, "mixed": []}
-    return {**table, "gains": list(told.values()), "hurt": [told[name] for name in losing], **more}
+    *,
+    kept: Sequence[float] = (),
+    compared: int = 5,
+    mixed: tuple[tuple[str, str], ...] = (),
+) -> Advice:
+    told = {name: gains([report(0.8 + by, 0.8, task=name)])[0] for name, by in (gained or {}).items()}
+    tasks = tuple(Task(name, 10, None, way) for name, way in zip_longest(names, kept))
+    return advise(Together(compared, tasks, cosines, mixed), list(told.values()), [told[name] for name in losing])
 
 
 def test_two_groups_that_go_opposite_ways_are_told_apart() -> None:
@@ -211,9 +216,9 @@ def test_two_groups_that_go_opposite_ways_are_told_apart() -> None:
     children = [contribution(name, tensors(move + 0.3 * rng.standard_normal(10)), {name: 10}) for name, move in moves.items()]
     look = directions(parameters(tensors(np.zeros(10))), children, parameters(tensors(way)))
     assert look is not None
-    found = advise(picture(look["names"], look["cosines"]))
-    assert found["groups"] == [["a", "c"], ["b", "d"]]
-    said = " ".join(found["advice"])
+    found = advised(look["names"], look["cosines"])
+    assert found.groups == [["a", "c"], ["b", "d"]]
+    said = " ".join(found.advice)
     assert "Pulling against each other: " in said and "One encoder for a, c; one for b, d. Or keep one" in said and "upgrad" in said
 
 
@@ -226,22 +231,21 @@ def test_average_linkage_weighs_all_pairs() -> None:
 
 def test_scores_count_for_more_than_directions() -> None:
     opposite = [[1.0, -0.5], [-0.5, 1.0]]
-    found = advise(picture("ab", opposite, {"a": 0.05, "b": 0.01}))
-    assert found["groups"] == [["a", "b"]] and "no task loses" in " ".join(found["advice"])
+    found = advised("ab", opposite, {"a": 0.05, "b": 0.01})
+    assert found.groups == [["a", "b"]] and "no task loses" in " ".join(found.advice)
     agree = [[1.0, 0.5, 0.4], [0.5, 1.0, 0.4], [0.4, 0.4, 1.0]]
-    found = advise(picture("abc", agree, {"a": 0.05, "b": 0.01, "c": -0.1}, losing="c"))
-    assert found["groups"] == [["a", "b"], ["c"]] and "upgrad" not in " ".join(found["advice"]), "nothing conflicts"
-    assert any(line.startswith("c loses by sharing: accuracy 0.700, alone 0.800") for line in found["advice"])
+    found = advised("abc", agree, {"a": 0.05, "b": 0.01, "c": -0.1}, losing="c")
+    assert found.groups == [["a", "b"], ["c"]] and "upgrad" not in " ".join(found.advice), "nothing conflicts"
+    assert any(line.startswith("c loses by sharing: accuracy 0.700, alone 0.800") for line in found.advice)
 
 
 def test_a_task_that_the_encoder_goes_against_is_said() -> None:
-    found = picture("ab", [[1, 0.1], [0.1, 1]])
-    found["tasks"] = [{"task": "a", "kept": 0.4}, {"task": "b", "kept": -0.1}]
-    assert "The encoder went against what its children trained for b (-0.10 of its way)." in advise(found)["advice"]
+    found = advised("ab", [[1, 0.1], [0.1, 1]], kept=(0.4, -0.1))
+    assert "The encoder went against what its children trained for b (-0.10 of its way)." in found.advice
 
 
 def test_what_is_not_known_is_said() -> None:
-    said = " ".join(advise(picture("ab", [[1, 0.3], [0.3, 1]], {"a": 0.1}, compared=1, mixed=[("a", "b")]))["advice"])
+    said = " ".join(advised("ab", [[1, 0.3], [0.3, 1]], {"a": 0.1}, compared=1, mixed=(("a", "b"),)).advice)
     assert "No reference for b:" in said and "Only 1 round so far" in said and "Some children train a and b" in said
-    assert advise(picture("a", [[1]]))["advice"] == ["Nothing to compare yet: it takes a round in which two tasks train."]
-    assert advise(picture("", []))["groups"] == []
+    assert advised("a", [[1]]).advice == ["Nothing to compare yet: it takes a round in which two tasks train."]
+    assert advised("", []).groups == []
