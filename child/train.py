@@ -156,7 +156,10 @@ def _keep(
     queue: MemoryQueue[int],
     plan: Plan,
 ) -> Private:
-    """The private state after the round: what was trained now, beside what other tasks left."""
+    """The private state after the round: what was trained now, beside what other tasks left.
+
+    What is of the encoder itself (`@…`) is left out: whoever keeps that puts it back as it is now.
+    """
     tensors = {name: array for name, array in before.tensors.items() if name.split("/", 1)[0] not in tasks and name[0] != "@"}
     for name, task in tasks.items():
         tensors |= heads.kept(name, task.head)

@@ -1,4 +1,4 @@
-"""The same as one HTML file that needs nothing else: a heat map of the cosines, a bar for each gain, the advice."""
+"""How the tasks of an encoder get on, as one HTML file that needs nothing else: a heat map of cosines, a bar for each gain, advice."""
 
 from collections.abc import Mapping
 from html import escape

@@ -11,7 +11,7 @@ from master.rules import weights
 from master.rules.deltas import floats, rows_of
 from master.rules.rule import Combine, Combined, Contribution, Matrix, Parameters
 from trunkline.choices import pairs
-from trunkline.tensors import TensorSpec
+from trunkline.tensors import Array
 
 
 class Flower(Combine):
@@ -57,11 +57,11 @@ class Flower(Combine):
         return Combined(read, shares)
 
 
-def _whole(parameters: Parameters, name: str) -> Matrix:
+def _whole(parameters: Parameters, name: str) -> Array:
     """A tensor as Flower would get it: float32, or float64 where it is that."""
-    tensor: TensorSpec = parameters.spec[name]
+    tensor = parameters.spec[name]
     values = rows_of(parameters, name, slice(0, tensor.rows))
-    return values if tensor.dtype == "F64" else values.astype(np.float32)  # type: ignore[return-value]
+    return values if tensor.dtype == "F64" else values.astype(np.float32)
 
 
 def _flower() -> ModuleType:
