@@ -8,6 +8,7 @@ first time. The pending generation is committed when a later message shows that 
     generations.json                which generation is which, with checksums; replaced whole
     gen-SHA256                      a generation: a parameter set of the site's private tensors
     owed-KEY                        what a lossy codec left out of that generation's update; KEY is of job, round and base
+    spare                           one of these that is not needed any more; the next is written over it
     set                             digest of the encoder's parameter set that came last
 """
 
@@ -69,7 +70,7 @@ class PrivateStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._pointer, self._set = folder / "generations.json", folder / SET
+        self._pointer, self._set, self._spare = folder / "generations.json", folder / SET, folder / "spare"
         self.committed: Generation | None = None
         self.pending: Generation | None = None
         self._read_pointer()
@@ -146,9 +147,10 @@ class PrivateStore:
         :param spec: the tensors of which something may be left. None are: nothing is taken.
         """
         if not spec:
+            self._spare.unlink(missing_ok=True)
             yield None
             return
-        with SetWriter(self.folder / _owed_name(key), spec, durable=False, mode=0o600) as writer:
+        with SetWriter(self.folder / _owed_name(key), spec, durable=False, mode=0o600, spare=self._spare) as writer:
             yield writer.write
 
     def save(self, key: Key, private: Private, update: Mapping[str, Any], *, owes: bool = False) -> None:
@@ -179,9 +181,12 @@ class PrivateStore:
         self.committed, self.pending = committed, pending
         generations = [generation for generation in (committed, pending) if generation]
         kept = {f"gen-{generation.digest}" for generation in generations} | {generation.owed for generation in generations}
-        for path in [*self.folder.glob("gen-*"), *self.folder.glob("owed-*")]:
+        for path in self.folder.glob("gen-*"):
             if path.name not in kept:
                 path.unlink(missing_ok=True)
+        for path in self.folder.glob("owed-*"):
+            if path.name not in kept:
+                path.replace(self._spare)
 
     def _read_pointer(self) -> None:
         if not self._pointer.exists():

@@ -14,6 +14,7 @@ from master.publish import Target, publish
 from master.records import Memory, Round
 from master.rules import Contribution, Fused, Parameters, State
 from master.sharing.directions import directions
+from trunkline.behind import Behind
 from trunkline.codecs import Decoder
 from trunkline.errors import NotFound
 from trunkline.messages import Update
@@ -50,7 +51,7 @@ def opened(blobs: BlobStore, rounds: JobReader, round_: Round, spec: JobSpec) ->
     """Open what a round's fusion depends on.
 
     :raises NotFound: a file is not kept any more.
-    :raises DamagedFile: a base that updates are added to is not what its digest says.
+    :raises DamagedFile: (at the end, for it is read meanwhile) a base that updates are added to is not what its digest says.
     """
     rows = rounds.updates(round_.number)
     if gone := [row.child for row in rows if row.forgotten]:
@@ -59,6 +60,7 @@ def opened(blobs: BlobStore, rounds: JobReader, round_: Round, spec: JobSpec) ->
             hint="`keep_rounds` of a job says for how many rounds they are.",
         )
     with ExitStack() as files:
+        checks = files.enter_context(Behind())
         bases = {round_.base: files.enter_context(blobs.open_set(round_.base))}
         fused = rounds.fused(round_.number)
         verified: set[str] = set()
@@ -70,7 +72,7 @@ def opened(blobs: BlobStore, rounds: JobReader, round_: Round, spec: JobSpec) ->
             base = bases[update.base]
             decoder = Decoder(files.enter_context(blobs.open_set(update.digest)), update.codec, base)
             if update.base not in verified and (decoder.adds or update.base != round_.base):
-                blobs.verify(update.base)  # a byte that went bad on the disk would be in every later set
+                checks.do(blobs.verify, update.base)  # a byte that went bad on the disk would be in every later set
                 verified.add(update.base)
             contributions.append(_contribution(round_, fused, row.child, update, base, decoder, spec))
         before = rounds.last_fused(round_.number)
@@ -117,8 +119,8 @@ def written(blobs: BlobStore, fused: Fused) -> Iterator[tuple[str | None, Parame
         yield None, None
         return
     scratch = blobs.scratch("state")
-    write_rows(scratch, fused.state.tensors.spec, fused.state.tensors.read)
-    digest, _ = blobs.add_file(scratch, move=True)
+    digest = write_rows(scratch, fused.state.tensors.spec, fused.state.tensors.read)
+    blobs.add_file(scratch, move=True, digest=digest)
     with blobs.open_set(digest) as file:
         yield digest, Parameters(file.spec, file.read)
 

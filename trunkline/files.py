@@ -57,13 +57,21 @@ def write_all(handle: int, data: bytes) -> None:
 
 
 @contextmanager
-def replacing(path: Path, *, mode: int = 0o644, durable: bool = True) -> Iterator[int]:
+def replacing(path: Path, *, mode: int = 0o644, durable: bool = True, spare: Path | None = None) -> Iterator[int]:
     """A file descriptor to write to; on success its content takes the place of `path`, on failure nothing happened.
 
     :param durable: whether it also survives a power cut. Not needed for a file whose checksum is compared before it is used.
+    :param spare: a file of the same mode and disk that nobody reads any more. If it is there it is what is written over, for the
+        system takes three times as long where it has to find room; the caller cuts off what is left of it.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        if spare is None:
+            raise FileNotFoundError
+        spare.replace(beside)
+        handle = os.open(beside, os.O_RDWR)
+    except FileNotFoundError:
+        handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
     try:
         yield handle
         if durable:

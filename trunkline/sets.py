@@ -49,28 +49,40 @@ def encoded_size(spec: SetSpec) -> int:
 class SetWriter:
     """Writes one parameter set slice by slice, in any order, and puts it in place whole when it is closed without an error.
 
-    A thread of its own writes and hashes, so a disk that fails is told of at a later call, or at the end.
-
     :param path: where the file goes.
     :param spec: every tensor that will be written.
     :param durable: see `trunkline.files.replacing`.
     :param mode: of the file, as for `chmod`.
     :param hashed: whether `digest` will be asked for. It costs least where rows come in the order of the file.
+    :param spare: see `trunkline.files.replacing`.
+    :param behind: whether a thread of its own writes and hashes. It pays where the caller computes meanwhile on a machine that has
+        nothing else to do; a disk that fails is told of at a later call then, or at the end.
     """
 
-    def __init__(self, path: Path, spec: SetSpec, *, durable: bool = True, mode: int = 0o644, hashed: bool = False) -> None:
-        self.path, self.spec, self._durable, self._mode, self._hashed = path, dict(spec), durable, mode, hashed
+    def __init__(
+        self,
+        path: Path,
+        spec: SetSpec,
+        *,
+        durable: bool = True,
+        mode: int = 0o644,
+        hashed: bool = False,
+        spare: Path | None = None,
+        behind: bool = False,
+    ) -> None:
+        self.path, self.spec = path, dict(spec)
+        self._durable, self._mode, self._hashed, self._spare, self._threaded = durable, mode, hashed, spare, behind
         self._start: dict[str, int] = {}
         self.digest = ""  # of the file, once it is in place
 
     def __enter__(self) -> Self:
         with storage(self.path), ExitStack() as opened:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._handle = opened.enter_context(replacing(self.path, durable=self._durable, mode=self._mode))
+            self._handle = opened.enter_context(replacing(self.path, durable=self._durable, mode=self._mode, spare=self._spare))
             self._flush = WriteBehind(self._handle) if self._durable else None
             self._hash = HashAlong(self._handle) if self._hashed else None
             self._reserve()
-            self._thread = opened.enter_context(Behind())
+            self._behind = opened.enter_context(Behind()) if self._threaded else None
             self._opened = opened.pop_all()
         return self
 
@@ -92,7 +104,11 @@ class SetWriter:
         count = (rows.stop - rows.start) * spec.row
         if values.dtype != DTYPES[spec.dtype] or values.size != count:
             raise ValueError(f"{name!r} should get {count} of {spec.dtype}, found {values.size} of {values.dtype}.")
-        self._thread.do(self._put, self._at(name, rows), _bytes_of(np.ascontiguousarray(values)))
+        offset, data = self._at(name, rows), _bytes_of(np.ascontiguousarray(values))
+        if self._behind is None:
+            self._put(offset, data)
+        else:
+            self._behind.do(self._put, offset, data)
 
     def read(self, name: str, rows: slice | None = None) -> Array:
         """Rows that were written, as `SetFile.read` will give them."""
@@ -100,12 +116,16 @@ class SetWriter:
         rows = rows or slice(0, spec.rows)
         values = np.empty((rows.stop - rows.start, *spec.shape[1:]) if spec.shape else (), DTYPES[spec.dtype])
         offset, view = self._at(name, rows), _bytes_of(values)
-        self._thread.finish()
+        self._finish()
         with storage(self.path):
             while view:
                 done = os.preadv(self._handle, [view], offset)
                 view, offset = view[done:], offset + done
         return values
+
+    def _finish(self) -> None:
+        if self._behind is not None:
+            self._behind.finish()
 
     def _at(self, name: str, rows: slice) -> int:
         spec = self.spec[name]
@@ -128,7 +148,7 @@ class SetWriter:
                 self._opened.__exit__(kind, error, trace)
                 return
             with self._opened:
-                self._thread.finish()
+                self._finish()
                 self.digest = self._hash.digest() if self._hash is not None else ""
 
 

@@ -219,9 +219,11 @@ def test_another_job_owes_nothing_and_float32_never_does(tmp_path: Path) -> None
         assert mine is not None and mine.spec and other is None
     assert store.committed.owed is not None
     assert (store.folder / store.committed.owed).stat().st_mode & 0o077 == 0
-    world.run(rounds=1, training=TRAINING)
+    world.run(rounds=3, codec="topk", training=TRAINING)
+    assert len(list(store.folder.glob("owed-*"))) == 1 and (store.folder / "spare").stat().st_mode & 0o077 == 0
+    world.run(rounds=2, training=TRAINING)
     assert owed(world.children["amy"]) == {}
-    assert not list(store.folder.glob("owed-*"))
+    assert not list(store.folder.glob("owed-*")) and not (store.folder / "spare").exists()
 
 
 @pytest.mark.parametrize("harm", ["gone", "torn"])

@@ -55,6 +55,35 @@ def test_a_limit_of_the_system_is_met_halfway(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("size", [0, 3, 1 << 20])
+def test_a_spare_file_is_written_over_and_gone(tmp_path: Path, size: int) -> None:
+    """And not the file that it takes the place of: who has that open keeps it."""
+    path, spare = tmp_path / "file", tmp_path / "spare"
+    path.write_bytes(b"old")
+    spare.write_bytes(b"x" * size)
+    place = spare.stat().st_ino
+    with path.open("rb") as reader:
+        with replacing(path, durable=False, spare=spare) as handle:
+            write_all(handle, b"new")
+            os.truncate(handle, 3)
+            assert path.read_bytes() == b"old" and not spare.exists()
+        assert reader.read() == b"old"
+    assert path.read_bytes() == b"new" and path.stat().st_ino == place
+    with replacing(path, durable=False, spare=spare) as handle:
+        write_all(handle, b"without")
+    assert path.read_bytes() == b"without"
+
+
+def test_a_failure_costs_the_spare_file_and_nothing_else(tmp_path: Path) -> None:
+    path, spare = tmp_path / "file", tmp_path / "spare"
+    path.write_bytes(b"old")
+    spare.write_bytes(b"spare")
+    with pytest.raises(KeyError), replacing(path, spare=spare) as handle:
+        write_all(handle, b"ne")
+        raise KeyError
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == b"old"
+
+
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "file") as handle:
         write_all(handle, b"half")

@@ -102,15 +102,27 @@ def test_slices_may_be_written_in_any_order(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == encode_set(tensors)
 
 
+@pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("order", ["forward", "backward", "from the middle"])
-def test_the_digest_is_of_the_file_in_whatever_order_it_was_written(tmp_path: Path, order: str) -> None:
+def test_the_digest_is_of_the_file_in_whatever_order_it_was_written(tmp_path: Path, order: str, behind: bool) -> None:
     tensors = {"a": np.arange(40, dtype=np.float32).reshape(10, 4), "b": np.array(7), "c": np.zeros((0, 3), np.int8)}
     slices = [(name, rows) for name, tensor in spec_of(tensors).items() for rows in row_slices(tensor, limit=12)]
     slices = {"forward": slices, "backward": slices[::-1], "from the middle": slices[2:] + slices[:2]}[order]
-    with SetWriter(tmp_path / "a", spec_of(tensors), hashed=True) as writer:
+    with SetWriter(tmp_path / "a", spec_of(tensors), hashed=True, behind=behind) as writer:
         for name, rows in slices:
             writer.write(name, rows, tensors[name][rows] if tensors[name].shape else tensors[name])
     assert writer.digest == sha256_file(tmp_path / "a") == hashlib.sha256(encode_set(tensors)).hexdigest()
+
+
+@pytest.mark.parametrize("size", [0, 50, 5000])
+def test_of_a_spare_file_nothing_is_left_in_the_set(tmp_path: Path, size: int) -> None:
+    tensors = {"a": np.arange(40, dtype=np.float32).reshape(10, 4), "b": np.array(7)}
+    (tmp_path / "spare").write_bytes(b"x" * size)
+    with SetWriter(tmp_path / "a", spec_of(tensors), durable=False, hashed=True, spare=tmp_path / "spare") as writer:
+        writer.write("b", slice(0, 1), tensors["b"])
+        writer.write("a", slice(0, 10), tensors["a"])
+    assert (tmp_path / "a").read_bytes() == encode_set(tensors) and list(tmp_path.iterdir()) == [tmp_path / "a"]
+    assert writer.digest == sha256_file(tmp_path / "a")
 
 
 def test_what_was_written_can_be_read_before_it_is_in_place(tmp_path: Path) -> None:
@@ -162,13 +174,19 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("room", [0, 20, 200, 4000])
-def test_a_disk_that_ends_leaves_the_old_set_and_nothing_else(tmp_path: Path, room: int) -> None:
+def test_a_disk_that_ends_leaves_the_old_set_and_nothing_else(tmp_path: Path, room: int, behind: bool) -> None:
     path = tmp_path / "a"
     write_set(path, {"x": np.zeros(1, np.float32)})
     before, open_files = path.read_bytes(), len(os.listdir("/proc/self/fd")) if Path("/proc").is_dir() else 0
-    with files_of_at_most(room), pytest.raises(StorageFailed, match=r"should be writable, found: File too large"):
-        write_set(path, {"x": np.zeros(2000, np.float32)})
+    with (
+        files_of_at_most(room),
+        pytest.raises(StorageFailed, match=r"should be writable, found: File too large"),
+        SetWriter(path, {"x": TensorSpec((2000,))}, behind=behind) as writer,
+    ):
+        for start in range(0, 2000, 100):
+            writer.write("x", slice(start, start + 100), np.zeros(100, np.float32))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
     if open_files:
