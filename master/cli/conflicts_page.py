@@ -1,4 +1,4 @@
-"""How the tasks of an encoder get on, as one HTML file that needs nothing else: a heat map of cosines, a bar for each gain, advice."""
+"""How the tasks of an encoder get on, as one HTML file that needs nothing else: a heat map, a bar for each gain, the advice."""
 
 from collections.abc import Mapping
 from html import escape
