@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from tasks.seeded.quantiles import FAR
 from trunkline.errors import SpecError
 from trunkline.values import Finite, Value
 
@@ -58,14 +59,14 @@ class Truncated(Value):
         low, high = self.bounds()
         if not low < high:
             raise ValueError(
-                f"`low` and `high` should hold some of the normal distribution within 4.5 standard deviations between them, "
+                f"`low` and `high` should hold some of the normal distribution within {FAR} standard deviations between them, "
                 f"found {self.low:g} and {self.high:g} at mean {self.mean:g} and standard deviation {self.std:g}"
             )
         return self
 
     def bounds(self) -> tuple[float, float]:
         """In standard deviations from the mean."""
-        return max(-4.5, (self.low - self.mean) / self.std), min(4.5, (self.high - self.mean) / self.std)
+        return max(-FAR, (self.low - self.mean) / self.std), min(FAR, (self.high - self.mean) / self.std)
 
 
 Law = Annotated[Constant | Uniform | Normal | Truncated, Field(discriminator="kind")]
