@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.seeded.bits import Words
-from tasks.seeded.grid import BATCH, TILE
+from tasks.seeded.grid import TILE
 from tasks.seeded.laws import Constant, Normal, Truncated, Uniform
 from tasks.seeded.quantiles import normal_table, truncated_table
 
@@ -21,8 +21,8 @@ Block = NDArray[np.float32]
 """Tiles, one a row: (tiles, 4096)."""
 
 _HALF = TILE // 2
-_AT_A_TIME = BATCH // 2  # tiles that are looked up at a time: numpy widens picks to 8 bytes each meanwhile
-_FEWER = BATCH // 4  # where there are twice as many words
+_AT_A_TIME = 4  # tiles that are looked up at a time: numpy widens picks to 8 bytes each meanwhile
+_FEWER = 2  # where there are twice as many words
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ TILE = 4096
 BATCH = 8
 """Tiles that are made at a time; no value depends on it."""
 
+BATCH_OF_SEVERAL = 32
+"""The same for each of several threads: of small batches the interpreter's lock is taken so often that they wait for each other."""
+
 _SIDE, _ENOUGH = 64, 256
 
 Places = range | NDArray[np.int64]
@@ -125,16 +128,16 @@ def _shown(said: object) -> str:
     return text if len(text) < 80 else f"{text[:77]}…"
 
 
-def rectangles(grid: Grid, index: tuple[Places, ...]) -> Iterator[Rectangle]:
-    """Cover a part by rectangles of at most `BATCH` tiles; no two of them put anything in the same place."""
+def rectangles(grid: Grid, index: tuple[Places, ...], batch: int) -> Iterator[Rectangle]:
+    """Cover a part by rectangles of at most `batch` tiles; no two of them put anything in the same place."""
     if not all(len(axis) for axis in index):
         return
     first, second = grid.axes
     matrices = _flat(index[:first], grid.shape[:first])
     rows, columns = _flat(index[first:second], grid.shape[first:second]), _flat(index[second:], grid.shape[second:])
     for put, matrix in enumerate(matrices):
-        for across in _windows(columns, grid.columns, BATCH):
-            for down in _windows(rows, grid.rows, max(1, BATCH // across.tiles)):
+        for across in _windows(columns, grid.columns, batch):
+            for down in _windows(rows, grid.rows, max(1, batch // across.tiles)):
                 yield Rectangle(int(matrix), put, down, across)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.seeded.bits import Bits, Mode, key_of, source
 from tasks.seeded.draw import Block, Draw, constant_of, draw_of
-from tasks.seeded.grid import BATCH, TILE, Grid, Index, Places, Rectangle, grid_of, places, rectangles
+from tasks.seeded.grid import BATCH, BATCH_OF_SEVERAL, TILE, Grid, Index, Places, Rectangle, grid_of, places, rectangles
 from tasks.seeded.laws import Constant, Law
 from trunkline.errors import UsageError
 from trunkline.tensors import DTYPES, FLOATS, Array, to_bf16
@@ -90,11 +90,13 @@ class SeededTensor:
     def _draw(self, out: Array, draw: Draw, where: tuple[Places, ...], threads: int) -> None:
         grid = grid_of(self.shape)
         view = _matrices(out, grid)
-        todo = _Shared(rectangles(grid, where))
+        batch = min(BATCH if threads <= 1 else BATCH_OF_SEVERAL, grid.down * grid.across)  # all are of one matrix
+        todo = _Shared(rectangles(grid, where, batch))
         put = _rounded if self.dtype == "BF16" else _as_it_is
 
         def work() -> None:
-            _Worker(grid, draw, source(self.mode, key_of(self.seed, self.name), draw.words, BATCH), put).work(todo, view)
+            bits = source(self.mode, key_of(self.seed, self.name), draw.words, batch)
+            _Worker(grid, draw, bits, put, batch).work(todo, view)
 
         if threads <= 1:
             return work()
@@ -148,10 +150,10 @@ class _Shared:
 class _Worker:
     """Makes rectangles, in buffers of its own."""
 
-    def __init__(self, grid: Grid, draw: Draw, bits: Bits, put: Callable[[Array, Array], None]) -> None:
+    def __init__(self, grid: Grid, draw: Draw, bits: Bits, put: Callable[[Array, Array], None], batch: int) -> None:
         self.grid, self.draw, self.bits, self.put = grid, draw, bits, put
-        self._block = np.empty((BATCH, TILE), np.float32)
-        self._work = np.empty((BATCH, TILE), np.float32)
+        self._block = np.empty((batch, TILE), np.float32)
+        self._work = np.empty((batch, TILE), np.float32)
 
     def work(self, todo: Iterable[Rectangle], view: Array) -> None:
         for one in todo:

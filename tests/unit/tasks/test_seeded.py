@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tasks.seeded import quantiles
 from tasks.seeded.bits import Aes, Mode, Philox, key_of
-from tasks.seeded.grid import TILE, grid_of, places, rectangles
+from tasks.seeded.grid import BATCH, BATCH_OF_SEVERAL, TILE, grid_of, places, rectangles
 from tasks.seeded.laws import Constant, Law, Normal, Truncated, Uniform, fans, kaiming, xavier
 from tasks.seeded.tensor import SeededTensor
 from tests.support import philox
@@ -269,7 +269,17 @@ def test_what_cannot_be_is_refused_when_it_is_made(wrong: dict[str, Any], said: 
         SeededTensor(**GOOD | wrong)
 
 
-def test_a_shard_makes_few_tiles_that_it_does_not_need() -> None:
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.kind)
+def test_several_threads_whose_batches_are_larger_make_the_same(law: Law, mode: Mode) -> None:
+    """Of more tiles than two batches, down and across, whole and in part."""
+    tensor = SeededTensor(5, "w", (3 * 64 + 7, (BATCH_OF_SEVERAL + 3) * 64), law, mode=mode)
+    for index in ((), (slice(70, None), slice(1, None, 2))):
+        assert tensor.read(*index, threads=3).tobytes() == tensor.read(*index).tobytes()
+
+
+@pytest.mark.parametrize("batch", [BATCH, BATCH_OF_SEVERAL])
+def test_a_shard_makes_few_tiles_that_it_does_not_need(batch: int) -> None:
     """An eighth, along any axis, of what has 512 or more there: at most a sixth of the work, in tiles."""
     for shape in [(512, 512), (2048, 4096), (1024, 768), (32768,), (8, 1024, 1024), (512, 512, 3, 3)]:
         grid = grid_of(shape)
@@ -279,7 +289,7 @@ def test_a_shard_makes_few_tiles_that_it_does_not_need() -> None:
             index = [slice(None)] * len(shape)
             index[axis] = slice(length // 8, length // 4)
             part, whole = (
-                sum(one.rows.tiles * one.columns.tiles for one in rectangles(grid, places(i, shape))) for i in (index, [])
+                sum(one.rows.tiles * one.columns.tiles for one in rectangles(grid, places(i, shape), batch)) for i in (index, [])
             )
             assert whole == -(-prod(shape) // TILE) and part * 6 <= whole, (shape, axis)
 
