@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from master.rules import Buffers, Rule, find_rule
+from master.sharing.gains import MARGIN
 from trunkline.errors import SpecError
 from trunkline.messages import Plan
 from trunkline.values import Codec, Decay, Finite, Moments, Name, Optimizer, Precision, Section, Split, Transfer
@@ -94,6 +95,12 @@ class Training(Section):
         return self
 
 
+class Alarm(Section):
+    """When a loss against training alone is told as an alarm; see docs/transfer.md."""
+
+    margin: Annotated[float, Field(ge=0, le=1)] = MARGIN  # smallest loss that counts: of the metric, for errors a share of it
+
+
 class JobSpec(Section):
     """A job as a person writes it. Unknown keys are refused, each value is checked when it is read."""
 
@@ -110,6 +117,7 @@ class JobSpec(Section):
     training: Training = Training()
     children: Children = Children()
     stop: Stop = Stop()
+    alarm: Alarm = Alarm()
     buffers: Buffers = Buffers()
 
     @property

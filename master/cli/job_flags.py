@@ -72,6 +72,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("target", "stop.target", "table", "TASK=SCORE that is good enough (TASK may be mean); may be repeated."),
     Flag("patience", "stop.patience", "int", "Rounds without a better mean score, then stop."),
     Flag("seconds", "stop.seconds", "float", "Wall time of the job."),
+    Flag("alarm-margin", "alarm.margin", "float", "Smallest loss against training alone that is an alarm."),
 )
 
 

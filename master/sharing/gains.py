@@ -14,7 +14,9 @@ Row = Mapping[str, Any]
 """A report, or a score in it, as JSON data."""
 
 MARGIN = 0.02
-"""A loss smaller than this is no alarm, however sure: of the metric itself, for errors a share of the reference."""
+"""Where a job does not say it: a loss smaller than this is no alarm, however sure. Of the metric itself, for errors a share of the
+reference.
+"""
 
 SURE = 1.645
 """Standard errors that a loss must exceed: one in twenty, since only losses are asked about."""
@@ -34,6 +36,7 @@ class Gain:
     samples: int
     children: int
     higher_is_better: bool
+    margin: float = MARGIN
 
     def told(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -46,12 +49,15 @@ class Gain:
     @property
     def allowed(self) -> float:
         """A loss up to here is not told from noise, or does not matter."""
-        margin = MARGIN if self.higher_is_better else MARGIN * abs(self.alone)
+        margin = self.margin if self.higher_is_better else self.margin * abs(self.alone)
         return max(margin, SURE * (self.noise or 0.0))
 
 
-def gains(reports: Iterable[Row], split: str = "validation") -> list[Gain]:
-    """By task, in the order of names. A task without a reference, or with several metrics, is not in it."""
+def gains(reports: Iterable[Row], split: str = "validation", margin: float = MARGIN) -> list[Gain]:
+    """By task, in the order of names. A task without a reference, or with several metrics, is not in it.
+
+    :param margin: see `MARGIN`.
+    """
     found: dict[str, list[tuple[Row, Row]]] = {}
     for report in reports:
         alone = {(one["task"], one["metric"]): one for one in report.get("alone", ()) if one["split"] == split}
@@ -59,10 +65,11 @@ def gains(reports: Iterable[Row], split: str = "validation") -> list[Gain]:
             reference = alone.get((score["task"], score["metric"]))
             if score["split"] == split and score["samples"] and reference is not None:
                 found.setdefault(score["task"], []).append((score, reference))
-    return [_gain(task, split, pairs) for task, pairs in sorted(found.items()) if len({one["metric"] for one, _ in pairs}) == 1]
+    comparable = {task: pairs for task, pairs in sorted(found.items()) if len({one["metric"] for one, _ in pairs}) == 1}
+    return [_gain(task, split, pairs, margin) for task, pairs in comparable.items()]
 
 
-def _gain(task: str, split: str, pairs: Sequence[tuple[Row, Row]]) -> Gain:
+def _gain(task: str, split: str, pairs: Sequence[tuple[Row, Row]], margin: float) -> Gain:
     first, total = pairs[0][0], sum(score["samples"] for score, _ in pairs)
     shares = [score["samples"] / total for score, _ in pairs]
     shared = sum(share * score["value"] for share, (score, _) in zip(shares, pairs, strict=True))
@@ -84,6 +91,7 @@ def _gain(task: str, split: str, pairs: Sequence[tuple[Row, Row]]) -> Gain:
         samples=total,
         children=len(pairs),
         higher_is_better=higher,
+        margin=margin,
     )
 
 

@@ -21,7 +21,8 @@ as long as the reference was, and every task would seem to lose.
 
 def gains_of(reader: JobReader, number: int, split: str = "validation") -> list[Gain]:
     """What each task gained in a round."""
-    return gains.gains([row.report for row in reader.reports(number)], split)
+    margin = reader.job.spec.get("alarm", {}).get("margin", gains.MARGIN)
+    return gains.gains([row.report for row in reader.reports(number)], split, margin)
 
 
 def hurt_in(reader: JobReader, round_: Round, wanted: int, *, last: bool = False) -> list[Gain]:

@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from child import alone
 from child.handlers import Child
 from child.references import References
+from master.jobs import JobSpec
 from master.phases.play import Play
 from master.rounds import run
 from master.sharing.history import picture
@@ -139,6 +141,23 @@ def test_a_task_that_loses_by_sharing_is_an_alarm_in_the_last_rounds_only(world:
     assert alarms(play) == [(3, "sentiment"), (4, "sentiment")], "earlier rounds have trained for less than the reference"
     told = picture(world.ledger, "tiny", 10)
     assert [loss["task"] for loss in told["hurt"]] == ["sentiment"] and sorted(told["groups"]) == [["gloss"], ["sentiment"]]
+
+
+@pytest.mark.parametrize(("margin", "told"), [(0.05, [(1, "sentiment")]), (1.0, [])])
+def test_the_job_says_how_large_a_loss_matters(world: World, margin: float, told: list[tuple[int, str]]) -> None:
+    amy = world.children["amy"]
+    remember(amy, 1.0, "sentiment", {"validation": amy.registry.count(amy.registry.get("sentiment"))["validation"]})
+    training = {"steps": 2, "learning_rate": 1e-7, "head_learning_rate": 1e-7}
+    play = world.run(rounds=1, training=training, alarm={"margin": margin})
+    assert alarms(play) == told
+    found = picture(world.ledger, "tiny", 10)
+    assert [one["task"] for one in found["hurt"]] == [task for _, task in told] and found["gains"][0]["margin"] == margin
+
+
+@pytest.mark.parametrize("margin", [-0.1, 1.5, float("nan"), "much"])
+def test_a_margin_that_cannot_be_is_refused_with_the_job(margin: object) -> None:
+    with pytest.raises(ValidationError, match=r"alarm\.margin"):
+        JobSpec.model_validate({"encoder": "a", "alarm": {"margin": margin}})
 
 
 def test_an_alarm_is_told_once_by_a_master_that_dies_where_it_tells_it(world: World) -> None:

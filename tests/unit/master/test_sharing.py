@@ -183,6 +183,18 @@ def test_an_error_is_measured_by_its_own_size() -> None:
     assert not hurt(history((1000.0, 990.0), samples=10**9, metric="mse"))
 
 
+def test_how_large_a_loss_matters_is_told_from_outside() -> None:
+    rounds = [report(0.89, 0.90, samples=100_000)], [report(1.05, 1.0, samples=10**9, metric="mse")]
+    for of_round, loss in zip(rounds, (0.01, 0.05), strict=True):
+        assert [bool(hurt([gains(of_round, margin=margin)])) for margin in (0.0, loss - 1e-4, loss + 1e-4, 1.0)] == [
+            True,
+            True,
+            False,
+            False,
+        ]
+        assert gains(of_round, margin=0.3)[0].told()["allowed"] == pytest.approx(0.3)
+
+
 def test_alarms_are_seldom_false() -> None:
     """Two runs of one skill, drawn 2,000 times: one in twenty may look like a loss, fewer where a margin counts as well."""
     rng = np.random.default_rng(2)
