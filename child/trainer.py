@@ -16,6 +16,7 @@ from tasks.encoders import Encoder
 from tasks.specs import TaskSpec
 from trunkline import codecs
 from trunkline.clock import Clock
+from trunkline.files import sha256_file
 from trunkline.messages import InitialSet, ReportRequest, Update
 from trunkline.sets import SetFile
 
@@ -90,8 +91,8 @@ class Trainer:
         key, beside, factors = (message.job, message.round, message.base.digest), self.home.updates / ".new", encoder.factors()
         spec = codecs.owed_spec(codecs.find(message.codec), base.spec, factors)
         with store.owed(message.job) as owed, store.owing(key, spec) as left:
-            digest = codecs.encode(beside, message.codec, base, encoder.read_shared, factors, owed=owed, left=left, durable=False)
-        size = beside.stat().st_size
+            codecs.encode(beside, message.codec, base, encoder.read_shared, factors, owed=owed, left=left, durable=False)
+        digest, size = sha256_file(beside), beside.stat().st_size
         beside.replace(self.home.updates / digest)
         update = Update(
             job=message.job,

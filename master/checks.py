@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trunkline.codecs import Decoder
+from trunkline.codecs import Decoder, Reach
 from trunkline.errors import DamagedFile, Reason, RefusedValue
 from trunkline.messages import Confirmation, Report, Update
 from trunkline.sets import SetFile
@@ -63,9 +63,10 @@ def check_update(update: Update, *, child: str, expected: Expected) -> None:
     _check_counts(update, expected.confirmed[child])
 
 
-def check_file(update: Update, path: Path, base: SetFile) -> None:
+def check_file(update: Update, path: Path, base: SetFile, reach: Reach) -> None:
     """What can be told from the bytes: size, header, names, shapes, dtypes, finite after decoding.
 
+    :param reach: of the base, see `trunkline.codecs.Decoder.check_finite`.
     :raises RefusedValue: `size`, `damaged`, `names`, `shape`, `dtype`, `not_finite`.
     """
     size = path.stat().st_size
@@ -73,7 +74,7 @@ def check_file(update: Update, path: Path, base: SetFile) -> None:
         raise RefusedValue(Reason.SIZE, f"the update should have {update.size} bytes as it says, found {size}.")
     try:
         with SetFile(path) as wire:
-            Decoder(wire, update.codec, base).check_finite()
+            Decoder(wire, update.codec, base).check_finite(reach)
     except DamagedFile as error:
         raise RefusedValue(Reason.DAMAGED, error.message) from None
 

@@ -43,9 +43,9 @@ def publish(blobs: BlobStore, held: str, base: SetFile, fused: Parameters, codec
         SetWriter(whole, base.spec, hashed=True, behind=True) as target,
         SetWriter(rest, left, hashed=True, behind=True) as kept,
     ):
-        came_to = codecs.encode(difference, codec, base, new, owed=owed, arrives=target.write, left=kept.write, durable=False)
+        codecs.encode(difference, codec, base, new, owed=owed, arrives=target.write, left=kept.write, durable=False)
     digest, size = blobs.add_file(whole, move=True, digest=target.digest)
-    delta, delta_size = blobs.add_file(difference, move=True, digest=came_to)
+    delta, delta_size = blobs.add_file(difference, move=True)
     remembered, _ = blobs.add_file(rest, move=True, digest=kept.digest)
     return Target(digest, size, DeltaRef(held=held, digest=delta, size=delta_size, codec=codec), remembered)
 

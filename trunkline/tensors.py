@@ -29,6 +29,9 @@ DTYPES: Mapping[str, np.dtype[np.generic]] = {
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
+LARGEST = {"F64": float(np.finfo("f8").max), "F32": float(np.finfo("f4").max), "F16": 65504.0, "BF16": (2 - 2**-7) * 2.0**127}
+"""The largest finite number of each."""
+
 SLICE_ELEMENTS = 1 << 18
 """How many elements are worked on at a time: 1 MB of float32, 2 MB of float64, which caches hold."""
 
@@ -115,6 +118,11 @@ def from_bf16(half: NDArray[np.uint16]) -> NDArray[np.float32]:
     bits = np.asarray(half.astype(np.uint32))
     bits <<= np.uint32(16)
     return bits.view(np.float32)
+
+
+def real(values: Array, dtype: str) -> Array:
+    """Any float tensor as numbers that numpy knows, without a copy where they are."""
+    return from_bf16(values.astype(np.uint16, copy=False)) if dtype == "BF16" else values
 
 
 def widen(values: Array, dtype: str) -> NDArray[np.float64]:

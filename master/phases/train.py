@@ -9,6 +9,7 @@ from master.phases.play import Play, confirmation_of, expect
 from master.phases.training import Seat, seats
 from master.records import Round, Version
 from trunkline.clock import Deadline
+from trunkline.codecs import Reach
 from trunkline.errors import Reason, RefusedValue
 from trunkline.messages import InitialSet, Message, SetRef, Update
 
@@ -95,6 +96,7 @@ class _Incoming:
     training: Mapping[str, Seat]
     recorded: set[str]
     _expected: dict[int, checks.Expected] = field(default_factory=dict)  # by the round whose set was trained
+    _reach: dict[str, Reach] = field(default_factory=dict)  # of the sets that were trained, by digest
 
     def record(self, child: str, answer: Message, attachment: bytes | None) -> bool:
         """Write one answer down, as an update or as a refusal; tell which."""
@@ -109,7 +111,7 @@ class _Incoming:
             if not job.blobs.has(update.digest):
                 raise RefusedValue(Reason.TRANSFER, f"the bytes of {update.digest[:12]} should have arrived before the update.")
             with job.blobs.open_set(origin.base) as base:
-                checks.check_file(update, job.blobs.path(update.digest), base)
+                checks.check_file(update, job.blobs.path(update.digest), base, self._reach.setdefault(origin.base, Reach()))
         except RefusedValue as error:
             job.pen.refuse_update(origin.number, child, error.reason, error.message)
             return False

@@ -10,6 +10,7 @@ from trunkline.codecs.decoder import Decoder
 from trunkline.codecs.encoding import encode, owed_spec
 from trunkline.codecs.form import wire_spec
 from trunkline.codecs.product import multiplied
+from trunkline.codecs.reach import Reach
 from trunkline.codecs.registry import CODECS, find
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Codec",
     "Decoder",
     "Owed",
+    "Reach",
     "Read",
     "Sliced",
     "Write",

@@ -53,6 +53,10 @@ class Codec(Choice):
         :raises RefusedValue: `malformed`, `not_finite`: a part cannot have come from this codec.
         """
 
+    def most(self, tensor: TensorSpec, part: Read) -> float | None:
+        """What no element of a difference is beyond, by magnitude, where little of a file tells that; None: decode it to see."""
+        return None
+
     def forms(self, tensor: TensorSpec) -> Mapping[str, TensorSpec] | None:
         """The parts of a tensor, or None if it travels as it is: it is not of floats, or would not become smaller."""
         if tensor.dtype not in FLOATS:

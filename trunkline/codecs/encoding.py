@@ -29,8 +29,8 @@ def encode(
     arrives: Write | None = None,
     left: Write | None = None,
     durable: bool = True,
-) -> str:
-    """Write what travels from `base` to the set that `new` reads, and tell the digest of the file.
+) -> None:
+    """Write what travels from `base` to the set that `new` reads.
 
     Error feedback: what a lossy codec leaves out is not lost, only late, so the sum of what was sent follows the sum of what
     should have been (Seide et al., 2014, "1-bit stochastic gradient descent", section 3; Karimireddy et al., 2019,
@@ -46,7 +46,7 @@ def encode(
     """
     factors, kind = factors or {}, find(codec)
     spec = wire_spec(kind, base.spec, {name: a.shape[0] for name, (a, _) in factors.items()})
-    with SetWriter(path, spec, durable=durable, hashed=True) as writer, np.errstate(over="ignore", invalid="ignore"):
+    with SetWriter(path, spec, durable=durable) as writer, np.errstate(over="ignore", invalid="ignore"):
         way = _Way(kind, base, new, owed, writer, arrives, left)
         for name in sorted(base.spec):
             if name in factors:
@@ -57,7 +57,6 @@ def encode(
                 way.by_slices(name, kind)
             else:
                 way.whole(name)
-    return writer.digest
 
 
 def owed_spec(codec: Codec, spec: SetSpec, without: Collection[str] = ()) -> dict[str, TensorSpec]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from trunkline.codecs.codec import Packed, Read, Sliced
-from trunkline.codecs.scaled import Runs, check_scales, quantise, spread
+from trunkline.codecs.scaled import Runs, check_scales, largest_scale, quantise, spread
 from trunkline.tensors import TensorSpec
 
 LEVELS = 7
@@ -40,6 +40,9 @@ class Int4(Sliced):
 
     def check(self, name: str, tensor: TensorSpec, part: Read) -> None:
         check_scales(name, Runs(tensor, self.group), part)
+
+    def most(self, tensor: TensorSpec, part: Read) -> float:
+        return (LEVELS + 1) * largest_scale(Runs(tensor, self.group), part)
 
     def decode(self, tensor: TensorSpec, part: Read, rows: slice) -> NDArray[np.float32]:
         runs = Runs(tensor, self.group)

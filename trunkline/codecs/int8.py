@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trunkline.codecs.codec import Packed, Read, Sliced
-from trunkline.codecs.scaled import Runs, check_scales, quantise, spread
+from trunkline.codecs.scaled import Runs, check_scales, largest_scale, quantise, spread
 from trunkline.tensors import TensorSpec
 
 LEVELS, RUN = 127, 4096
@@ -32,6 +32,9 @@ class Int8(Sliced):
 
     def check(self, name: str, tensor: TensorSpec, part: Read) -> None:
         check_scales(name, Runs(tensor, RUN), part)
+
+    def most(self, tensor: TensorSpec, part: Read) -> float:
+        return (LEVELS + 1) * largest_scale(Runs(tensor, RUN), part)
 
     def decode(self, tensor: TensorSpec, part: Read, rows: slice) -> NDArray[np.float32]:
         runs = Runs(tensor, RUN)

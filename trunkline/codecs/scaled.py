@@ -115,6 +115,11 @@ def _pieces(
         yield lines[:, full * most :], scales[:, full:]
 
 
+def largest_scale(runs: Runs, part: Read) -> float:
+    """Of all runs; 0 where there are none."""
+    return max((float(part("@scale", rows).max()) for rows in row_slices(runs.scales)), default=0.0)
+
+
 def check_scales(name: str, runs: Runs, part: Read) -> None:
     """:raises RefusedValue: `not_finite`, `malformed`: a scale is NaN, infinite or negative."""
     for rows in row_slices(runs.scales):

@@ -113,8 +113,8 @@ def test_what_is_told_while_it_is_sent_is_what_the_file_says(tmp_path: Path, cod
 
         with SetWriter(tmp_path / "owed", owed_spec(find(codec), spec, products)) as rest:
             owed = Owed(rest.spec, reader(before))
-            digest = encode(tmp_path / "wire", codec, base, reader(new), products, owed=owed, arrives=arrives, left=rest.write)
-    assert digest == sha256_file(tmp_path / "wire") and told.digest == sha256_file(tmp_path / "told") and seen == sorted(seen)
+            encode(tmp_path / "wire", codec, base, reader(new), products, owed=owed, arrives=arrives, left=rest.write)
+    assert told.digest == sha256_file(tmp_path / "told") and seen == sorted(seen)
     with SetFile(tmp_path / "base") as base, SetFile(tmp_path / "wire") as wire, SetFile(tmp_path / "owed") as rests:
         decoder = Decoder(wire, codec, base)
         assert decoder.write(tmp_path / "target") == told.digest

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.wires import LOSSY, SPEC, WORDS, random_set, reader, travel
-from trunkline.codecs import CODECS, Decoder, encode, find, wire_spec
+from trunkline.codecs import CODECS, Decoder, Reach, encode, find, wire_spec
 from trunkline.errors import DamagedFile, Reason, RefusedValue
 from trunkline.sets import SetFile, write_set
-from trunkline.tensors import Array, SetSpec, TensorSpec, narrow, row_slices, widen
+from trunkline.tensors import LARGEST, Array, SetSpec, TensorSpec, narrow, real, row_slices, widen
 
 
 @pytest.fixture
@@ -165,6 +165,62 @@ def test_what_diverged_at_a_child_is_refused_without_a_warning(tmp_path: Path, c
             with pytest.raises(RefusedValue, match=f"'{name}' should be finite, found NaN or infinity.") as caught:
                 travel(tmp_path, codec, base, new).check_finite()
             assert caught.value.reason is Reason.NOT_FINITE
+
+
+FAR = [word for word in WORDS if "@scale" in find(word).parts(SPEC["weight"])]
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-6, 0.2, 0.49, 0.51, 0.9, 1.0])
+@pytest.mark.parametrize(
+    ("codec", "name"), [(word, name) for word in FAR for name in SPEC if f"{name}@scale" in wire_spec(find(word), SPEC)]
+)
+def test_what_stays_within_bounds_is_not_decoded_and_nothing_else_is_let_through(
+    tmp_path: Path, codec: str, name: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a base and a movement that reach far, Then the verdict is what decoding every value gives."""
+    spec, largest = {name: SPEC[name]}, LARGEST[SPEC[name].dtype]
+    write_set(tmp_path / "base", {name: narrow(np.full(spec[name].shape, largest * share), spec[name].dtype)}, spec)
+    with SetFile(tmp_path / "base") as base:
+        travel(tmp_path, codec, base, base.tensors())
+        with SetFile(tmp_path / "wire") as wire:
+            tensors, form = wire.tensors(), wire.spec
+        for scale in (0.0, 1e-6 * largest, largest / 300, largest / 128, largest / 10):
+            if scale > LARGEST["F32"]:
+                continue
+            tensors[f"{name}@scale"][...], tensors[name][...] = scale, 127 if codec == "int8" else 0xFF
+            write_set(tmp_path / "far", tensors, form)
+            decoder = Decoder(SetFile(tmp_path / "far"), codec, base)
+            if not np.isfinite(real(decoder.read(name, slice(0, spec[name].rows)), spec[name].dtype)).all():
+                with pytest.raises(RefusedValue, match=f"'{name}' should be finite"):
+                    decoder.check_finite()
+                continue
+            decoder.check_finite()
+            if share + 128 * scale / largest < 0.5:
+                with monkeypatch.context() as patched:
+                    patched.setattr(decoder, "read", lambda *_: pytest.fail("it should not be decoded"))
+                    decoder.check_finite()
+
+
+def test_a_base_is_looked_at_once_for_all_updates(tmp_path: Path, base: SetFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, reach = travel(tmp_path, "int8", base, random_set(1)), Reach()
+    decoder.check_finite(reach)
+    with SetFile(tmp_path / "base") as anew:
+        other = Decoder(SetFile(tmp_path / "wire"), "int8", anew)
+        monkeypatch.setattr(anew, "lent", lambda *_: pytest.fail("it was looked at before"))
+        other.check_finite(reach)
+
+
+def test_a_base_that_is_not_finite_is_no_bound(tmp_path: Path) -> None:
+    spec = {"weight": SPEC["weight"]}
+    bad = random_set(0, spec)
+    bad["weight"][3, 4] = np.nan
+    write_set(tmp_path / "base", bad, spec)
+    with SetFile(tmp_path / "base") as base:
+        write_set(tmp_path / "good", random_set(0, spec), spec)
+        with SetFile(tmp_path / "good") as good:
+            travel(tmp_path, "int8", good, random_set(1, spec))
+        with pytest.raises(RefusedValue, match="'weight' should be finite"):
+            Decoder(SetFile(tmp_path / "wire"), "int8", base).check_finite()
 
 
 def test_an_infinite_product_is_refused(tmp_path: Path, base: SetFile) -> None:
