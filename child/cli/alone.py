@@ -10,6 +10,7 @@ from tasks.folder import DECLARATION
 from trunkline.console import here, single
 from trunkline.errors import NotFound, SampleError, UsageError
 from trunkline.terminal import Result, table
+from trunkline.values import Decay
 
 app = single()
 
@@ -18,9 +19,10 @@ app = single()
 def alone(
     encoder: Annotated[Path, Option(metavar="FOLDER", help="As `trunkline encoder create NAME --keep FOLDER` leaves it.")],
     task: Annotated[list[str] | None, Option(help="Only this task; may be repeated.")] = None,
-    steps: Annotated[int, Option(help="Batches, over all tasks: rounds x steps of the job to compare with.")] = 100,
-    learning_rate: Annotated[float | None, Option(metavar="X")] = None,
-    head_learning_rate: Annotated[float | None, Option(metavar="X")] = None,
+    steps: Annotated[int, Option(help="Batches, over all tasks: rounds x steps of the job to compare with.")] = 96,
+    learning_rate: Annotated[float, Option(metavar="X", help="Of the encoder; alone, less does best.")] = 2e-4,
+    head_learning_rate: Annotated[float, Option(metavar="X")] = 3e-3,
+    decay: Annotated[Decay, Option(help="Of the rates, after the warm-up.")] = "linear",
     warmup: Annotated[float, Option(metavar="X", help="Share of the steps.")] = 0.1,
     batch_size: Annotated[int | None, Option(metavar="N")] = None,
     max_length: Annotated[int | None, Option(metavar="N", help="Tokens.")] = None,
@@ -55,6 +57,7 @@ def alone(
         "warmup_steps": int(warmup * steps),
         "learning_rate": learning_rate,
         "head_learning_rate": head_learning_rate,
+        "decay": decay,
         "batch_size": batch_size,
         "max_length": max_length,
         "seed": seed,

@@ -35,7 +35,7 @@ class Bench:
 
     def play(self, link: Link | None = None, **spec: Any) -> Play:
         """A job, started, owned and ready to run."""
-        table = {"encoder": "vec", "rounds": 2, "report": ("validation",), "final_report": ("validation",)} | spec
+        table = {"encoder": "vec", "rounds": 2, "rule": "mean", "report": ("validation",), "final_report": ("validation",)} | spec
         job_spec = JobSpec.model_validate({"training": {"steps": 1, "learning_rate": 0.5, "warmup": 0.0}} | table)
         opened = [job for job in self.ledger.open_jobs() if job.encoder == "vec"]
         job = opened[0] if opened else self.ledger.start_job("vec", job_spec.table())[0]

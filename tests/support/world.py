@@ -26,6 +26,8 @@ from trunkline.clock import ManualClock
 from trunkline.messages import EncoderRef
 from trunkline.sets import SetFile
 
+PLAIN = {"steps": 4, "learning_rate": 1e-3, "head_learning_rate": 1e-2, "decay": "none", "moments": "fresh"}
+
 
 @dataclass
 class World:
@@ -66,9 +68,10 @@ class World:
         return FolderTransfer(self.blobs.path, take, check, files.public, manifest)
 
     def play(self, link: Link | None = None, **spec: Any) -> Play:
-        """A job, started and owned, or the open one owned anew, as after a crash."""
-        training = {"steps": 4, "learning_rate": 1e-3, "head_learning_rate": 1e-2} | spec.pop("training", {})
-        job_spec = JobSpec.model_validate({"encoder": self.encoder.name, "rounds": 2, "training": training} | spec)
+        """A job, started and owned, or the open one owned anew, as after a crash. What is not said is as plain as it can be."""
+        training = PLAIN | spec.pop("training", {})
+        table = {"encoder": self.encoder.name, "rounds": 2, "rule": "mean", "training": training}
+        job_spec = JobSpec.model_validate(table | spec)
         opened = self.ledger.open_jobs()
         job = opened[0] if opened else self.ledger.start_job(self.encoder.name, job_spec.table())[0]
         link = link or LocalLink(self.children, debug=True)

@@ -47,7 +47,7 @@ from tasks.heads import make_head
 from tasks.specs import Config, EncoderSpec, TaskSpec
 from tasks.table import open_table
 from tests.support import tiny
-from tests.support.world import World, make_world, sentiment, write_reviews
+from tests.support.world import PLAIN, World, make_world, sentiment, write_reviews
 from trunkline.clock import ManualClock, SystemClock
 from trunkline.errors import AlreadyRunning
 from trunkline.files import Lock
@@ -448,8 +448,9 @@ def test_the_rounds_come_to_what_the_product_comes_to(tmp_path: Path, made: Path
     table = {
         "encoder": "value",
         "rounds": 2,
+        "rule": "mean",
         "seed": 5,
-        "training": {"steps": 3, "learning_rate": 1e-3, "head_learning_rate": 1e-2},
+        "training": {**PLAIN, "steps": 3},
     }
     bench = Bench(tmp_path / "bench", made)
     for name, path in reviews.items():
