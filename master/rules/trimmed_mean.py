@@ -1,13 +1,15 @@
 """The mean of each coordinate without its ends."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from master.rules.deltas import by_pieces
-from master.rules.order import ordered, ordered_with
+from master.rules.order import keys_of, ordered, ordered_with, sort, values_of
+from master.rules.orders import FEW, order_of, orders
 from master.rules.robust import Robust
 from master.rules.rule import Combined, Contribution, Matrix, Parameters
 from trunkline.tensors import Array
@@ -47,7 +49,26 @@ def trimmed_mean(values: Array, shares: Matrix, trim: float) -> Matrix:
         wanted = [rank for rank, part in enumerate(parts) if part > 0]
         rows = ordered(values, wanted)
         return _mean((rows[rank], parts[rank]) for rank in wanted)
-    return _mean(_parts(values, shares, trim))
+    return _mean(_parts_of_few(values, shares, trim) if len(shares) <= FEW else _parts(values, shares, trim))
+
+
+def _parts_of_few(values: Array, shares: Matrix, trim: float) -> Iterator[tuple[Array, Matrix | float]]:
+    """The same as `_parts`: looked up by the order that the children stand in."""
+    keys = keys_of(values)
+    order = order_of(keys)
+    for row, parts in zip(sort(keys, tuple(range(len(keys)))), _by_order(tuple(shares), trim), strict=True):
+        yield values_of(row, values.dtype), parts.take(order, mode="clip") if parts.any() else 0.0
+
+
+@lru_cache(maxsize=16)
+def _by_order(shares: tuple[float, ...], trim: float) -> list[Matrix]:
+    """By rank, how much is not cut off in each order `(n!,)` of the children."""
+    start, found = np.zeros(1), []
+    for theirs in np.array(shares)[orders(len(shares))].T:
+        end = start + theirs
+        found.append(_kept(start, end, trim))
+        start = end
+    return found
 
 
 def _parts(values: Array, shares: Matrix, trim: float) -> Iterator[tuple[Array, Matrix | float]]:

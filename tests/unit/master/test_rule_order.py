@@ -1,11 +1,13 @@
 """Values in order: the network against sorting, signed zeros, ties, and shares that stay with their values."""
 
-from itertools import product
+from itertools import permutations, product
+from math import factorial
 
 import numpy as np
 import pytest
 
 from master.rules.order import network, ordered, ordered_with
+from master.rules.orders import FEW, order_of, orders
 from trunkline.tensors import Array
 
 KINDS = [np.float32, np.float64]
@@ -55,3 +57,12 @@ def test_shares_stay_with_their_values_and_equal_values_in_the_order_of_the_chil
         assert values[share.astype(int), np.arange(values.shape[1])].tobytes() == row.tobytes()
     ones = [(row == 1.0).all() for row in rows].index(True)
     assert (theirs[ones] < theirs[ones + 1]).all()
+
+
+@pytest.mark.parametrize("count", range(1, FEW + 1))
+def test_the_number_of_an_order_says_who_stands_where(count: int) -> None:
+    """Every order, and every way of being equal."""
+    keys = np.array(list(product(range(count), repeat=count)) if count < 6 else list(permutations(range(count))), np.int32).T
+    found = orders(count)[order_of(keys)]
+    np.testing.assert_array_equal(found, np.argsort(keys, axis=0, kind="stable").T)
+    assert len(orders(count)) == factorial(count) == len({tuple(order) for order in found.tolist()})
