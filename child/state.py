@@ -26,7 +26,7 @@ import numpy as np
 from trunkline.codecs import Owed, Write
 from trunkline.errors import DamagedFile
 from trunkline.files import sha256_file, write_atomically
-from trunkline.sets import SetFile, SetWriter, encode_set
+from trunkline.sets import SetFile, SetWriter, write_set
 from trunkline.tensors import Array, SetSpec
 
 Key = tuple[str, int, str]
@@ -158,10 +158,8 @@ class PrivateStore:
 
         :param owes: whether what the update left out was taken by `owing`.
         """
-        data = encode_set({name: np.asarray(array) for name, array in private.tensors.items()})
         beside = self.folder / "gen-new"
-        write_atomically(beside, data, mode=0o600)
-        digest = sha256_file(beside)
+        digest = write_set(beside, {name: np.asarray(array) for name, array in private.tensors.items()}, mode=0o600)
         beside.replace(self.folder / f"gen-{digest}")
         self._point(self.committed, Generation(digest, key, dict(private.notes), dict(update), _owed_name(key) if owes else None))
 

@@ -156,17 +156,19 @@ def _bytes_of(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
-def write_set(path: Path, tensors: Mapping[str, Array], spec: SetSpec | None = None) -> None:
-    """Write arrays in memory as a parameter set.
+def write_set(path: Path, tensors: Mapping[str, Array], spec: SetSpec | None = None, *, mode: int = 0o644) -> str:
+    """Write arrays in memory as a parameter set, and tell the digest of the file.
 
     :param spec: dtype names, where uint16 arrays should not be taken for bfloat16.
     """
     spec = spec or spec_of(tensors)
-    with SetWriter(path, spec) as writer:
-        for name, tensor in spec.items():
+    with SetWriter(path, spec, mode=mode, hashed=True) as writer:
+        for name in sorted(spec):
+            tensor = spec[name]
             array = tensors[name].reshape(tensor.shape)
             for rows in row_slices(tensor):
                 writer.write(name, rows, array[rows] if tensor.shape else array)
+    return writer.digest
 
 
 def write_rows(path: Path, spec: SetSpec, read: Callable[[str, slice], Array], *, durable: bool = True) -> str:
