@@ -40,8 +40,8 @@ def publish(blobs: BlobStore, held: str, base: SetFile, fused: Parameters, codec
     owed = None if residual is None else Owed(residual.spec, residual.read)
     with (
         _reading(blobs, fused, once=isinstance(kind, Sliced)) as new,
-        SetWriter(whole, base.spec, hashed=True, behind=True) as target,
-        SetWriter(rest, left, hashed=True, behind=True) as kept,
+        SetWriter(whole, base.spec, durable=False, hashed=True, behind=True) as target,  # flushed as they become blobs
+        SetWriter(rest, left, durable=False, hashed=True, behind=True) as kept,
     ):
         codecs.encode(difference, codec, base, new, owed=owed, arrives=target.write, left=kept.write, durable=False)
     digest, size = blobs.add_file(whole, move=True, digest=target.digest)

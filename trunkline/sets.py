@@ -55,8 +55,8 @@ class SetWriter:
     :param mode: of the file, as for `chmod`.
     :param hashed: whether `digest` will be asked for. It costs least where rows come in the order of the file.
     :param spare: see `trunkline.files.replacing`.
-    :param behind: whether a thread of its own writes and hashes. It pays where the caller computes meanwhile on a machine that has
-        nothing else to do; a disk that fails is told of at a later call then, or at the end.
+    :param behind: whether a thread of its own writes, hashes, and has the disk begin. It pays where the caller computes meanwhile on
+        a machine that has nothing else to do; a disk that fails is told of at a later call then, or at the end.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SetWriter:
         with storage(self.path), ExitStack() as opened:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = opened.enter_context(replacing(self.path, durable=self._durable, mode=self._mode, spare=self._spare))
-            self._flush = WriteBehind(self._handle) if self._durable else None
+            self._flush = WriteBehind(self._handle) if self._durable or self._threaded else None
             self._hash = HashAlong(self._handle) if self._hashed else None
             self._reserve()
             self._behind = opened.enter_context(Behind()) if self._threaded else None
