@@ -55,8 +55,8 @@ class SetWriter:
     :param mode: of the file, as for `chmod`.
     :param hashed: whether `digest` will be asked for. It costs least where rows come in the order of the file.
     :param spare: see `trunkline.files.replacing`.
-    :param behind: whether a thread of its own writes, hashes, and has the disk begin. It pays where the caller computes meanwhile on
-        a machine that has nothing else to do; a disk that fails is told of at a later call then, or at the end.
+    :param behind: whether a thread of its own writes, hashes, and has the disk begin. It pays where the caller computes meanwhile
+        on a machine that has nothing else to do; a disk that fails is told of at a later call then, or at the end.
     """
 
     def __init__(

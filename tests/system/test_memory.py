@@ -62,15 +62,15 @@ for child in range(children):
     decoder.check_finite()
     updates.append(Contribution(f"c{child:03}", {"t": child + 1}, {"t": child + 1}, Parameters(base.spec, decoder.read)))
 fused = find_rule(sys.argv[4]).fuse(Parameters(base.spec, base.read), updates)
-publish(blobs, "0" * 64, base, fused.target(None), "float32")
+publish(blobs, "0" * 64, base, fused.target(None), sys.argv[5])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
-def peak(folder: Path, children: int, rows: int, rule: str = "mean") -> int:
-    """Peak resident bytes of a process that writes, checks and fuses sets of `rows` x 4 KiB."""
+def peak(folder: Path, children: int, rows: int, rule: str = "mean", codec: str = "float32") -> int:
+    """Peak resident bytes of a process that writes, checks and fuses sets of `rows` x 4 KiB, and publishes what comes out."""
     folder.mkdir()
-    command = [sys.executable, "-c", FUSE, str(folder), str(children), str(rows), rule]
+    command = [sys.executable, "-c", FUSE, str(folder), str(children), str(rows), rule, codec]
     told = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True, cwd=Path(__file__).parents[2])
     return int(told.stdout)
 
@@ -81,8 +81,9 @@ def test_fusing_takes_no_more_memory_with_more_children(tmp_path: Path, rule: st
     assert many - few < 24 << 20, "8 MB a set: 27 more children would be 216 MB"
 
 
-def test_a_set_of_300_mb_is_fused_within_less_memory_than_it_has(tmp_path: Path) -> None:
-    small, large = peak(tmp_path / "small", 2, 2048), peak(tmp_path / "large", 2, 75_000)
+@pytest.mark.parametrize("codec", ["float32", "int8", "topk"])
+def test_a_set_of_300_mb_is_fused_within_less_memory_than_it_has(tmp_path: Path, codec: str) -> None:
+    small, large = (peak(tmp_path / f"{rows}", 2, rows, codec=codec) for rows in (2048, 75_000))
     assert large - small < 64 << 20, "three files of 307 MB each"
 
 
