@@ -32,7 +32,7 @@ to copy the same bytes from the same maps into memory, in the same process: no r
 read. Flower's `aggregate_arrayrecords` is the weighted mean of FedAvg, in float32, of records that are in memory
 already. Peak is what the process ever held, the interpreter and its libraries included."""
 
-ENOUGH = 3.0
+ENOUGH = 2.0
 """Seconds after which nothing is repeated: what takes as long by itself says little more the second time."""
 
 COLUMNS = ("rule", "children", "GiB/s", "of a copy", "times Flower's mean", "peak memory")

@@ -175,7 +175,7 @@ def test_what_takes_long_is_repeated_less_often_and_the_best_counts() -> None:
         return best(lambda: None, 4, lambda: times.pop(0)), 4 - len(times) // 2
 
     assert measured(0.3, 0.2, 0.1, 0.4) == (0.1, 4)
-    assert measured(2.0, 1.5, 0.1, 0.1) == (1.5, 2)
+    assert measured(1.5, 1.2, 0.1, 0.1) == (1.2, 2)
     assert measured(9.0, 0.1, 0.1, 0.1) == (9.0, 1)
 
 
