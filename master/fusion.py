@@ -5,7 +5,9 @@ The phase of a round, the replay of a published version and the trial of another
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from master.blobs import BlobStore
 from master.jobs import JobSpec
@@ -16,9 +18,10 @@ from master.rules import Contribution, Fused, Parameters, State
 from master.sharing.directions import directions
 from trunkline.behind import Behind
 from trunkline.codecs import Decoder
-from trunkline.errors import NotFound
+from trunkline.errors import NotFound, Reason, RefusedValue
 from trunkline.messages import Update
 from trunkline.sets import SetFile, write_rows
+from trunkline.tensors import FLOATS, Array, real
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +107,29 @@ def _contribution(
 
 
 def ruled(spec: JobSpec, inputs: Inputs, state: State | None) -> Fused:
-    """What a job's rule makes of a round, as recipes.
+    """What a job's rule makes of a round, as recipes. Reading them raises `RefusedValue` (`not_finite`) where a number has no room
+    in its dtype: each update is finite, what a step makes of several need not be.
 
     :param state: what the rule remembers; a trial has another than the round had.
     :raises TooFewChildren: nobody counts, or too few for the rule.
     """
-    return spec.fuse_rule.fuse(inputs.start, inputs.contributions, state, most=spec.children.max_share, buffers=spec.buffers)
+    fused = spec.fuse_rule.fuse(inputs.start, inputs.contributions, state, most=spec.children.max_share, buffers=spec.buffers)
+    after = None if fused.state is None else replace(fused.state, tensors=_finite(fused.state.tensors))
+    return replace(fused, state=after, target=lambda written: _finite(fused.target(written)))
+
+
+def _finite(recipe: Parameters) -> Parameters:
+    """The same, looked at as it is read: a set that is not finite would spoil every later one."""
+
+    def read(name: str, rows: slice) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = recipe.read(name, rows)
+        dtype = recipe.spec[name].dtype
+        if dtype in FLOATS and not np.isfinite(real(values, dtype)).all():
+            raise RefusedValue(Reason.NOT_FINITE, f"{name!r} should be finite, found NaN or infinity in what the updates come to.")
+        return values
+
+    return Parameters(recipe.spec, read)
 
 
 @contextmanager
@@ -130,6 +150,7 @@ def fuse(blobs: BlobStore, spec: JobSpec, inputs: Inputs) -> Outcome:
 
     :param blobs: where they are written; a replay gives a store of its own.
     :raises TooFewChildren: nobody counts, or too few for the rule.
+    :raises RefusedValue: `not_finite`: so is what the updates come to.
     """
     fused = ruled(spec, inputs, inputs.state)
     with written(blobs, fused) as (digest, state):

@@ -19,7 +19,7 @@ from master.records import Round
 from master.replay import aside, fused_round, spec_of
 from master.rules import Parameters, State
 from master.rules.deltas import floats, rows_of
-from trunkline.errors import NotFound, TooFewChildren
+from trunkline.errors import NotFound, RefusedValue, TooFewChildren
 from trunkline.settings import build
 from trunkline.tensors import row_slices
 
@@ -80,9 +80,9 @@ class _Player:
             try:
                 fused = fusion.ruled(self.spec, inputs, self.state)
                 _, kept = self.files.enter_context(fusion.written(self.store, fused))
-            except TooFewChildren as error:
+                told = _compare(inputs.start, Parameters(file.spec, file.read), fused.target(kept))
+            except (TooFewChildren, RefusedValue) as error:
                 return Trial(round_.number, weights, error=error.message)
-            told = _compare(inputs.start, Parameters(file.spec, file.read), fused.target(kept))
             self.state = State(kept, fused.state.notes) if kept is not None and fused.state is not None else None
         return Trial(round_.number, weights, fused.weights, fused.notes, *told)
 

@@ -3,11 +3,13 @@
 from master import fusion
 from master.phases.play import Play
 from master.records import Round
-from trunkline.errors import TooFewChildren
+from trunkline.errors import RefusedValue, TooFewChildren
 
 
 def fuse(job: Play, round_: Round) -> Round:
-    """Publish the target set. With too few updates, or none that counts, parameters stay as they are: the round is skipped."""
+    """Publish the target set. With too few updates, none that counts, or some that come to no numbers, parameters stay as they are: the
+    round is skipped.
+    """
     updates, fewest = job.pen.updates(round_.number), job.spec.children.fewest
     if len(updates) < fewest:
         job.pen.skip_round(round_.number, f"{len(updates)} of at least {fewest} updates")
@@ -15,7 +17,7 @@ def fuse(job: Play, round_: Round) -> Round:
     with fusion.opened(job.blobs, job.pen, round_, job.spec) as inputs:
         try:
             made = fusion.fuse(job.blobs, job.spec, inputs)
-        except TooFewChildren as error:
+        except (TooFewChildren, RefusedValue) as error:
             job.pen.skip_round(round_.number, error.message)
             return job.again(round_)
     target = made.target
