@@ -101,9 +101,9 @@ class MasterApi:
         """See `Transfer.fetch`; resumes where it broke. Parameter sets, hashed before each use, are not flushed to the disk."""
         self.moved_down += transfers.fetch(self._https, digest, size, grant, to, durable=grant is None)
 
-    def send(self, path: Path, digest: str, grant: str) -> None:
+    def send(self, path: Path, digest: str, grant: str, *, check: bool = True) -> None:
         """See `Transfer.send`; resumes where it broke."""
-        self.moved_up += transfers.send(self._https, path, digest, grant)
+        self.moved_up += transfers.send(self._https, path, digest, grant, check=check)
 
 
 def enrol(
