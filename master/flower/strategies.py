@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, Message, MessageType, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
@@ -51,7 +50,7 @@ def read_options(strategy: str, given: Mapping[str, str]) -> dict[str, float | i
                 raise SpecError(
                     f"`{key}` of flower:{strategy} should be a number ({kind.__name__}), found {given[key][:80]!r}."
                 ) from None
-            if value < 0 or not np.isfinite(value):
+            if not 0 <= value < float("inf"):
                 raise SpecError(f"`{key}` of flower:{strategy} should be a finite number from 0 on, found {given[key][:80]!r}.")
             found |= {} if value == default else {key: value}
     _made(strategy, found)

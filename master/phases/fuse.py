@@ -7,8 +7,8 @@ from trunkline.errors import RefusedValue, TooFewChildren
 
 
 def fuse(job: Play, round_: Round) -> Round:
-    """Publish the target set. With too few updates, none that counts, or some that come to no numbers, parameters stay as they are: the
-    round is skipped.
+    """Publish the target set. With too few updates, none that counts, or some that come to no numbers, the round is skipped:
+    parameters stay as they are.
     """
     updates, fewest = job.pen.updates(round_.number), job.spec.children.fewest
     if len(updates) < fewest:

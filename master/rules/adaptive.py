@@ -20,10 +20,10 @@ from master.rules.rule import Combined, Contribution, Matrix, Parameters, Rows, 
 class Adaptive(Step):
     """An optimiser step at the server."""
 
-    rate: Annotated[float, Field(gt=0, description="Learning rate of the server.")] = 0.01
+    rate: Annotated[float, Field(gt=0, allow_inf_nan=False, description="Learning rate of the server.")] = 0.01
     beta1: Annotated[float, Field(ge=0, lt=1, description="Memory of the first moment.")] = 0.9
     tau: Annotated[
-        float, Field(gt=0, description="Added to the root of the second moment: how adaptive it is, less being more.")
+        float, Field(gt=0, le=1e6, description="Added to the root of the second moment: how adaptive it is, less being more.")
     ] = 1e-3
 
     @abstractmethod

@@ -125,9 +125,10 @@ def read_rule(text: str, kinds: Mapping[str, type[Part]]) -> Rule:
     filters = [part for part in parts if isinstance(part, Filter)]
     combines = [part for part in parts if isinstance(part, Combine)]
     steps = [part for part in parts if isinstance(part, Step)]
-    if len(combines) > 1 or len(steps) > 1 or parts != [*filters, *combines, *steps]:
+    twice = len({part.name for part in parts}) < len(parts)
+    if twice or len(combines) > 1 or len(steps) > 1 or parts != [*filters, *combines, *steps]:
         raise SpecError(
-            f"`rule` should be filters, at most one way to combine, then at most one step, found {text[:200]!r}.",
+            f"`rule` should be filters, each once, at most one way to combine, then at most one step, found {text[:200]!r}.",
             hint="For example clip:norm=1+median+adam; `trunkline rule list` says which is which.",
         )
     return Rule(tuple(filters), combines[0] if combines else _usual(steps[0] if steps else None), steps[0] if steps else None)

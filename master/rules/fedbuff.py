@@ -23,14 +23,14 @@ class FedBuff(Combine):
     """
 
     name: ClassVar[str] = "fedbuff"
-    size: Annotated[int, Field(ge=1, description="Updates that fill the buffer and close a round.")]
+    size: Annotated[int, Field(ge=1, le=10_000, description="Updates that fill the buffer and close a round.")]
     by: Annotated[weights.Weighting, Field(description="What a child counts by: samples, sqrt, equal or tasks.")] = "samples"
     discount: Annotated[
         Discount, Field(description="How staleness s lessens an update: polynomial (1+s)^-power, hinge, or constant.")
     ] = "polynomial"
     power: Annotated[float, Field(ge=0, le=10, description="Of the polynomial discount; 0.5 is the paper's 1/sqrt(1+s).")] = 0.5
-    slope: Annotated[float, Field(gt=0, description="Of the hinge: 1 up to `after`, then 1/(1+slope(s-after)).")] = 1.0
-    after: Annotated[int, Field(ge=0, description="Staleness up to which the hinge discounts nothing.")] = 2
+    slope: Annotated[float, Field(gt=0, le=1e6, description="Of the hinge: 1 up to `after`, then 1/(1+slope(s-after)).")] = 1.0
+    after: Annotated[int, Field(ge=0, le=10_000, description="Staleness up to which the hinge discounts nothing.")] = 2
     most_stale: Annotated[int, Field(ge=0, le=10_000, description="Rounds fused meanwhile after which an update is refused.")] = 8
 
     def objection(self, job: "JobSpec") -> str | None:

@@ -15,7 +15,7 @@ class Momentum(Step):
     """FedAvgM: what the children moved by is the gradient of a step with momentum (Hsu et al., 2019, arXiv:1909.06335, 4.3)."""
 
     name: ClassVar[str] = "momentum"
-    rate: Annotated[float, Field(gt=0, description="Learning rate of the server.")] = 1.0
+    rate: Annotated[float, Field(gt=0, allow_inf_nan=False, description="Learning rate of the server.")] = 1.0
     beta: Annotated[float, Field(ge=0, lt=1, description="Memory of the movement.")] = 0.9
 
     def remember(self, base: Parameters, updates: Sequence[Contribution], combined: Combined, state: State | None) -> State:

@@ -25,7 +25,7 @@ class Scaffold(Step):
     name: ClassVar[str] = "scaffold"
     weighs: ClassVar[str] = "equal"
     corrects: ClassVar[bool] = True
-    rate: Annotated[float, Field(gt=0, description="Learning rate of the server.")] = 1.0
+    rate: Annotated[float, Field(gt=0, allow_inf_nan=False, description="Learning rate of the server.")] = 1.0
 
     def objection(self, job: "JobSpec") -> str | None:
         training = job.training

@@ -208,6 +208,7 @@ def test_those_that_are_rules_keep_nothing(name: str) -> None:
         ("flower:FedAvg,fraction_train=0.5", "should be among none, found 'fraction_train'"),
         ("flower:FedTrimmedAvg,beta=0.5", r"range \[0, 0.5\)"),
         ("flower:FedTrimmedAvg,beta=nan", "should be a finite number from 0 on"),
+        ("flower:FedTrimmedAvg,beta=1e400", "should be a finite number from 0 on"),
         ("flower:Krum,num_malicious_nodes=1.5", r"a number \(int\)"),
         ("flower:Krum,num_malicious_nodes=1,num_malicious_nodes=2", "each once"),
         ("flower:FedTrimmedAvg,weighted_by_key=x", "should be among beta"),
@@ -220,6 +221,7 @@ def test_options_are_checked_when_the_job_is_configured(word: str, told: str) ->
 
 def test_too_few_updates_are_refused_before_flower_skips_the_round() -> None:
     assert find_rule("flower:Bulyan,num_malicious_nodes=1").least == 7
+    assert find_rule(f"flower:Bulyan,num_malicious_nodes={10**30}").least > 10**30, "more than any job has"
     assert find_rule("flower:Krum,num_malicious_nodes=1").least == 5
     with pytest.raises(TooFewChildren):
         ours("flower:Krum,num_malicious_nodes=1", drawn(1, 1)[0], drawn(1, 4), [1] * 4)

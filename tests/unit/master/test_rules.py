@@ -231,6 +231,25 @@ def test_what_is_no_rule_is_refused(word: str) -> None:
         find_rule(word)
 
 
+@pytest.mark.parametrize("word", ["clip+clip:norm=2+mean", "+".join(["clip"] * 10_000), "clip+zero_outliers+clip+median"])
+def test_a_filter_stands_once(word: str) -> None:
+    """Its notes would be lost, and thousands of them are no rule but a way to keep the master busy."""
+    with pytest.raises(SpecError, match="filters, each once"):
+        find_rule(word)
+
+
+@pytest.mark.parametrize("number", ["inf", "nan", "1e400", "9" * 400])
+def test_no_option_takes_a_number_beyond_all_bounds(number: str) -> None:
+    """It would come up in the first fusion, when everybody has trained."""
+    for name, part in PARTS.items():
+        needed = {"fedbuff": "size=2,"}.get(name, "")
+        for key, field in part.model_fields.items():
+            if field.annotation in (int, float):
+                word = f"{name}:{key}={number}" if key == "size" else f"{name}:{needed}{key}={number}"
+                with pytest.raises(SpecError, match=f"`{key}` is wrong"):
+                    find_rule(word)
+
+
 def test_each_part_is_of_one_kind_and_says_what_it_is() -> None:
     for name, part in PARTS.items():
         assert sum(issubclass(part, kind) for kind in (Filter, Combine, Step)) == 1, name
