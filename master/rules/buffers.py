@@ -31,7 +31,13 @@ class Buffers(Section):
         total: Matrix = np.zeros(values[0].shape)
         for update, value in zip(taken, values, strict=True):
             total = np.asarray(total + value.astype(np.float64) * weights[update.child])
-        return np.asarray(total > 0.5) if dtype == "BOOL" else np.asarray(np.rint(total)).astype(DTYPES[dtype])
+        return np.asarray(total > 0.5) if dtype == "BOOL" else _whole(total, np.stack(values))
+
+
+def _whole(mean: Matrix, values: Array) -> Array:
+    """Rounded to whole numbers in the dtype of the values, and never outside them: float64 does not hold every large one."""
+    rounded = np.clip(np.rint(mean), -(2.0**63), np.nextafter(2.0**63, 0.0)).astype(values.dtype)
+    return np.clip(rounded, values.min(axis=0), values.max(axis=0))
 
 
 _ENDS = {"max": np.max, "min": np.min, "any": np.any, "all": np.all}

@@ -27,6 +27,23 @@ def test_whole_numbers(rule: str, way: str, number: int, small: list[int]) -> No
     assert fused["small"].tolist() == small
 
 
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 2**53 + 1, 0])
+def test_a_number_that_all_agree_on_stays_however_large(number: int) -> None:
+    """Float64 does not hold it: the largest came back as the smallest."""
+    updates = [contribution(name, {"n": np.array(number, np.int64)}, 1 + place) for place, name in enumerate("abc")]
+    assert int(fuse("mean", {"n": np.array(0, np.int64)}, updates)["n"]) == number
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.int16, np.int8, np.uint8])
+def test_a_mean_lies_between_what_was_sent(dtype: type[np.signedinteger]) -> None:
+    ends = [np.iinfo(dtype).min, np.iinfo(dtype).max]
+    for first, second in ((ends[1], ends[1] - 1), (ends[0], ends[0] + 1), tuple(ends)):
+        updates = [contribution("a", {"n": np.array(first, dtype)}, 7), contribution("b", {"n": np.array(second, dtype)}, 3)]
+        found = fuse("mean", {"n": np.array(0, dtype)}, updates)["n"]
+        assert found.dtype == dtype
+        assert min(first, second) <= int(found) <= max(first, second)
+
+
 @pytest.mark.parametrize(
     ("way", "mask"),
     [
