@@ -117,7 +117,7 @@ def _load_moments(optimiser: torch.optim.Optimizer, parameters: Mapping[str, nn.
         found[name][moment] = value
     for name, parameter in parameters.items():
         if found[name] and all(value.shape in ((), parameter.shape) for value in found[name].values()):
-            optimiser.state[parameter] = {moment: value.clone() for moment, value in found[name].items()}
+            optimiser.state[parameter] = {moment: value.to(parameter.device, copy=True) for moment, value in found[name].items()}
 
 
 def _optimiser(plan: Plan, parameters: Mapping[str, nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
