@@ -68,7 +68,7 @@ class Stop(Section):
 
 
 class Training(Section):
-    """How children train in a round; the fields of `Plan` that a person chooses. The defaults are what did best in docs/value.md."""
+    """How children train in a round; the fields of `Plan` that a person chooses. Defaults are what did best in docs/value.md."""
 
     steps: Annotated[int, Field(ge=1, le=1_000_000)] = 4
     head_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0  # of these, at first, move the heads alone

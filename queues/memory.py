@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Generic
 
 from queues.queue import Claim, Counts, Outcome, Sample
+from queues.settings import BATCH_LIMIT
 from trunkline.clock import Clock, SystemClock
 from trunkline.errors import NotFound, SettingsError
-
-BATCH_LIMIT = 4096
-"""Samples in a batch at most: what a Redis script can unpack, so that both kinds accept the same settings."""
 
 
 @dataclass(slots=True)
@@ -118,7 +116,7 @@ class MemoryQueue(Generic[Sample]):
         with self._mutex:
             line = self._line(task)
             dead = sum(len(claim.samples) for claim, _ in line.dead)
-            return Counts(line.pushed, line.applied, len(line.waiting), line.leased, dead)
+            return Counts(line.pushed, line.applied, len(line.waiting), line.leased, dead=dead)
 
     # -- under the mutex -----------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ order of arrival, under a lease; `commit` says that they changed the parameters.
 loses the batch: the same deliveries are handed out again, in the same order, under the next attempt number, and what the old worker
 says about them is `FENCED`. So at any moment, for every task:
 
-    pushed = applied + queued + leased + dead + purged
+    pushed = applied + queued + leased + submitted + dead + purged
 """
 
 from collections.abc import Sequence
@@ -43,12 +43,13 @@ class Counts:
     applied: int = 0
     queued: int = 0
     leased: int = 0
+    submitted: int = 0  # the store has their gradient
     dead: int = 0
     purged: int = 0
 
     @property
     def conserved(self) -> bool:
-        return self.pushed == self.applied + self.queued + self.leased + self.dead + self.purged
+        return self.pushed == self.applied + self.queued + self.leased + self.submitted + self.dead + self.purged
 
 
 class TaskQueue(Protocol[Sample]):

@@ -19,6 +19,8 @@ TrunklineError                 root; catch this one
 └── StateError          (5)    the thing asked about is not there, or is in the way
     ├── NotFound               no such node, encoder, job, round, blob
     ├── Conflict               it exists already with other content, or is in a state that forbids this
+    ├── QueueFull              a queue, or its server, has no room for more samples: push them again later
+    ├── QueuePaused            a queue takes no samples for now
     ├── AlreadyRunning         another process holds the lock on this state folder, or the port
     └── Fenced                 a newer owner took over; this one must stop writing
 
@@ -223,6 +225,20 @@ class AlreadyRunning(StateError):
     """Another process holds the lock on this state folder, or the port."""
 
     code = "already_running"
+
+
+class QueueFull(StateError):
+    """A queue, or its server, has no room for more samples. Nothing was dropped: push them again later."""
+
+    code = "busy"
+    retryable = True
+
+
+class QueuePaused(StateError):
+    """A queue takes no samples for now, or never again."""
+
+    code = "paused"
+    retryable = True
 
 
 class Fenced(StateError):

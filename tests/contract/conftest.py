@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from queues.embedded import EmbeddedServer
+from tests.support.streams import server
+
 if TYPE_CHECKING:  # Flower is slow to import: only the tests that need it should pay for it
     from master.pki import Tls
     from master.superlink import SuperLink
@@ -52,3 +55,17 @@ def keys(tmp_path: Path, superlink: "SuperLink") -> "list[NodeKey]":
     for key in made:
         superlink.register_node(key.public, key.name)
     return made
+
+
+@pytest.fixture(scope="session")
+def embedded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """The Redis-compatible server that comes with Trunkline."""
+    with server("embedded", tmp_path_factory.mktemp("embedded")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def debian_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """Debian's redis-server."""
+    with server("debian", tmp_path_factory.mktemp("debian")) as made:
+        yield made

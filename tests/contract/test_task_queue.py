@@ -4,18 +4,18 @@ import itertools
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
 
 import pytest
 
-from queues.memory import BATCH_LIMIT, MemoryQueue
+from queues.embedded import EmbeddedServer
+from queues.memory import MemoryQueue
 from queues.queue import Claim, Outcome, TaskQueue
+from queues.settings import BATCH_LIMIT
+from tests.support.streams import KINDS, Numbers, stream
 from trunkline.clock import ManualClock
 from trunkline.errors import NotFound, SettingsError
 
 pytestmark = pytest.mark.contract
-
-Make = Callable[[ManualClock], TaskQueue[int]]
 
 
 @pytest.fixture
@@ -23,11 +23,13 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(params=["memory", *KINDS])
 def queue(request: pytest.FixtureRequest, clock: ManualClock) -> TaskQueue[int]:
     """Every kind there is; a later one is added here."""
-    kinds: dict[str, Make] = {"memory": lambda clock: MemoryQueue(clock=clock, lease=10.0, attempts=3)}
-    return kinds[request.param](clock)
+    if request.param == "memory":
+        return MemoryQueue(clock=clock, lease=10.0, attempts=3)
+    server: EmbeddedServer = request.getfixturevalue(f"{request.param}_server")
+    return Numbers(stream(server, clock=clock, lease_seconds=10.0, attempts=3))
 
 
 def claims(queue: TaskQueue[int]) -> list[Claim[int]]:
@@ -56,7 +58,7 @@ def test_batches_are_exact_pure_and_in_the_order_of_arrival(queue: TaskQueue[int
     for task, size in sizes.items():
         queue.open(task, size)
     taken: list[Claim[int]] = []
-    for number in range(4000):
+    for number in range(4000 if isinstance(queue, MemoryQueue) else 1000):  # each of them two calls over a socket
         task = rng.choice("aaabbc")
         queue.push(task, [number])
         pushed[task].append(number)
@@ -127,7 +129,7 @@ def test_what_was_pushed_is_somewhere_at_any_moment(queue: TaskQueue[int], clock
     rng = random.Random(1)
     queue.open("a", 3)
     out: list[Claim[int]] = []
-    for number in range(2000):
+    for number in range(2000 if isinstance(queue, MemoryQueue) else 1000):
         match rng.randrange(6):
             case 0 | 1:
                 queue.push("a", range(number, number + rng.randrange(5)))
@@ -175,8 +177,8 @@ def race(queue: TaskQueue[int], consumers: int = 4, samples: int = 20_000) -> li
     return [claim for mine in taken for claim in mine]
 
 
-def test_racing_consumers_get_exact_batches_once_each() -> None:
-    found = race(MemoryQueue())
+def test_racing_consumers_get_exact_batches_once_each(queue: TaskQueue[int]) -> None:
+    found = race(queue)
     assert all(len(claim.samples) == 32 for claim in found)
     assert sorted(itertools.chain.from_iterable(claim.samples for claim in found)) == list(range(20_000))
 

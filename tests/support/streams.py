@@ -1,0 +1,79 @@
+"""Redis servers for tests, and queues of numbers on them."""
+
+import itertools
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queues.embedded import EmbeddedServer
+from queues.queue import Claim, Counts, Outcome
+from queues.redis import RedisQueues, connect
+from queues.settings import StreamSettings
+from trunkline.clock import Clock
+
+KINDS = ("embedded", "debian")
+"""The server that comes with Trunkline, and Debian's redis-server."""
+
+_names = itertools.count()
+
+
+@contextmanager
+def server(kind: str, folder: Path) -> Iterator[EmbeddedServer]:
+    """A server that runs."""
+    found = shutil.which("redis-server")
+    if kind == "debian" and found is None:
+        pytest.skip("no redis-server on this machine: apt-get install redis-server")
+    made = EmbeddedServer(folder, program=Path(found) if kind == "debian" and found else None, durable=False)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def stream(server: EmbeddedServer, *, clock: Clock | None = None, **settings: Any) -> RedisQueues:
+    """The queues of a new stream."""
+    queues = RedisQueues(connect(server.url), f"test-{next(_names)}", clock=clock, worker="tester")
+    queues.begin("epoch", StreamSettings.model_validate(settings))
+    return queues
+
+
+class Numbers:
+    """A `TaskQueue` of whole numbers over one of bytes."""
+
+    def __init__(self, queues: RedisQueues) -> None:
+        self.queues = queues
+
+    def open(self, task: str, batch_size: int) -> None:
+        self.queues.open(task, batch_size)
+
+    def push(self, task: str, samples: Sequence[int]) -> int:
+        return self.queues.push(task, [str(sample).encode() for sample in samples])
+
+    def claim(self) -> Claim[int] | None:
+        claim = self.queues.claim()
+        return None if claim is None else replace(claim, samples=_numbers(claim.samples))  # type: ignore[arg-type, return-value]
+
+    def renew(self, claim: Claim[int]) -> Outcome:
+        return self.queues.renew(claim)  # type: ignore[arg-type]
+
+    def commit(self, claim: Claim[int]) -> Outcome:
+        return self.queues.commit(claim)  # type: ignore[arg-type]
+
+    def nack(self, claim: Claim[int], reason: str) -> Outcome:
+        return self.queues.nack(claim, reason)  # type: ignore[arg-type]
+
+    def waiting(self, task: str) -> tuple[int, ...]:
+        return _numbers(self.queues.waiting(task))
+
+    def counts(self, task: str) -> Counts:
+        return self.queues.counts(task)
+
+
+def _numbers(samples: Sequence[bytes]) -> tuple[int, ...]:
+    return tuple(map(int, samples))
