@@ -18,6 +18,9 @@ MARGIN = 0.02
 reference.
 """
 
+MOST = 1e100
+"""A score beyond is none: its square, or the sum of a few, would be no number."""
+
 SURE = 1.645
 """Standard errors that a loss must exceed: one in twenty, since only losses are asked about."""
 
@@ -54,7 +57,8 @@ class Gain:
 
 
 def gains(reports: Iterable[Row], split: str = "validation", margin: float = MARGIN) -> list[Gain]:
-    """By task, in the order of names. A task without a reference, or with several metrics, is not in it.
+    """By task, in the order of names. A task without a reference, or with several metrics, is not in it, nor is a score that is
+    none.
 
     :param margin: see `MARGIN`.
     """
@@ -63,10 +67,14 @@ def gains(reports: Iterable[Row], split: str = "validation", margin: float = MAR
         alone = {(one["task"], one["metric"]): one for one in report.get("alone", ()) if one["split"] == split}
         for score in report.get("scores", ()):
             reference = alone.get((score["task"], score["metric"]))
-            if score["split"] == split and score["samples"] and reference is not None:
+            if score["split"] == split and score["samples"] and reference is not None and _believed(score) and _believed(reference):
                 found.setdefault(score["task"], []).append((score, reference))
     comparable = {task: pairs for task, pairs in sorted(found.items()) if len({one["metric"] for one, _ in pairs}) == 1}
     return [_gain(task, split, pairs, margin) for task, pairs in comparable.items()]
+
+
+def _believed(score: Row) -> bool:
+    return abs(float(score["value"])) <= MOST
 
 
 def _gain(task: str, split: str, pairs: Sequence[tuple[Row, Row]], margin: float) -> Gain:
@@ -96,18 +104,18 @@ def _gain(task: str, split: str, pairs: Sequence[tuple[Row, Row]], margin: float
 
 
 def variance(score: Row) -> float | None:
-    """Of a metric over n samples, in the normal approximation; None where none is known.
+    """Of a metric over n samples, in the normal approximation; None where none is known, or where no such metric can be so large.
 
     - shares of samples (accuracy, recall, and F1 as if it were one): `p (1 - p) / n`
     - correlations: `(1 - r^2)^2 / (n - 1)`
     - the mean squared error, errors being normal: `2 mse^2 / n`
     """
     value, samples, metric = float(score["value"]), int(score["samples"]), str(score["metric"])
-    if metric in ("pearson", "spearman"):
+    if metric in ("pearson", "spearman") and abs(value) <= 1 + 1e-6:  # by rounding
         return (1 - value**2) ** 2 / max(1, samples - 1)
     if metric == "mse":
         return 2 * value**2 / max(1, samples)
-    if metric in ("accuracy", "f1") or metric.startswith("recall@"):
+    if (metric in ("accuracy", "f1") or metric.startswith("recall@")) and 0 <= value <= 1:
         middle = (value * samples + 1) / (samples + 2)  # never 0 or 1: a perfect score on five samples is not certain
         return middle * (1 - middle) / max(1, samples)
     return None

@@ -152,6 +152,24 @@ def test_a_metric_that_is_not_known_has_no_noise() -> None:
     assert found.noise is None and found.allowed == pytest.approx(0.02)
 
 
+IMPOSSIBLE = [("accuracy", 5.0), ("f1", -3.0), ("recall@1", 1e200), ("pearson", 2.0), ("spearman", -1e200), ("mse", 1e200)]
+
+
+@pytest.mark.parametrize(("metric", "value"), IMPOSSIBLE)
+def test_a_score_that_cannot_be_is_an_error_of_its_child_and_not_of_ours(metric: str, value: float) -> None:
+    """A report that says so ended the whole job."""
+    for told in (report(value, 0.5, metric=metric), report(0.5, value, metric=metric), report(value, -value, metric=metric)):
+        for found in gains([told, report(0.5, 0.5, metric=metric)]):
+            assert np.isfinite([found.gain, found.shared, found.alone, found.allowed]).all()
+            assert found.noise is None or found.children == 1
+        assert all(np.isfinite(one.gain) for one in hurt([gains([told])] * 3))
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 1.0000000000000002])
+def test_a_perfect_correlation_has_a_noise(value: float) -> None:
+    assert variance(score("t", value, metric="pearson")) is not None
+
+
 # -- alarms ------------------------------------------------------------------------------------------------------------
 
 
