@@ -4,6 +4,7 @@ A choice is a frozen value whose fields are its options. In a file, a message an
 options that are at their default are left out, the others stand in the order of the class.
 """
 
+import difflib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
@@ -61,7 +62,9 @@ def parse(text: str, kinds: Mapping[str, type[Chosen]], what: str) -> Chosen:
     """
     name, colon, rest = (piece.strip() for piece in text.partition(":"))
     if name not in kinds:
-        raise SpecError(f"`{what}` should be one of {', '.join(kinds)}, found {name[:80]!r}.")
+        near = difflib.get_close_matches(name, kinds, n=1)
+        hint = f"Did you mean {near[0]}?" if near else None
+        raise SpecError(f"`{what}` should be one of {', '.join(kinds)}, found {name[:80]!r}.", hint=hint)
     return kinds[name].of_options(rest.split(",") if colon else [], what)
 
 

@@ -41,17 +41,41 @@ def _explained(model: type[BaseModel], problems: Iterable[Mapping[str, Any]], so
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             known = _keys(model, problem["loc"][:-1])
-            near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1, cutoff=0.5)
-            advice = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(sorted(known))}."
+            advice = _nearest(model, problem["loc"], known)
             lines.append(f"`{path}` in {source} is not a known key; {advice}")
         elif problem["type"] == "missing":
             lines.append(f"`{path}` in {source} should be set, found nothing.")
         elif problem["type"] == "value_error":  # of our own validators: the sentence is complete
-            lines.append(f"{f'`{path}` in ' if path else ''}{source} is wrong: {problem['msg'].removeprefix('Value error, ')}.")
+            said = problem["msg"].removeprefix("Value error, ")
+            end = "" if said.endswith((".", "?")) else "."
+            where = f"`{path}` in {source}" if path else source
+            itself = f"`{path}` should "  # it names the key; where that stands is added
+            lines.append(
+                f"{where} should {said[len(itself) :]}{end}" if said.startswith(itself) else f"{where} is wrong: {said}{end}"
+            )
         else:
             place = f"`{path}` in {source}" if path else source  # the whole of it
             lines.append(f"{place} is wrong: {problem['msg']}, found {repr(problem['input'])[:80]}.")
     return " ".join(lines)
+
+
+def _nearest(model: type[BaseModel], path: tuple[int | str, ...], known: list[str]) -> str:
+    """What to write for a key that is not known. One of another table that is spelt just so is surely the one that is meant."""
+    key = str(path[-1])
+    elsewhere = [one for one in _paths(model) if one.rpartition(".")[2] == key]
+    if len(elsewhere) == 1:
+        return f"did you mean `{elsewhere[0]}`?"
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f"did you mean `{near[0]}`?" if near else f"known: {', '.join(sorted(known))}."
+
+
+def _paths(model: type[BaseModel], above: str = "") -> Iterator[str]:
+    """Every key by its path; tables that stand in a list have none."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _paths(field.annotation, f"{above}{name}.")
+        else:
+            yield f"{above}{name}"
 
 
 def _keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

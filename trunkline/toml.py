@@ -15,7 +15,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except FileNotFoundError:
-        raise SettingsError(f"`{path}` should be a settings file, found none.") from None
+        raise SettingsError(f"`{path}` should be a TOML file, found none.") from None
     except UnicodeDecodeError as error:
         raise SettingsError(f"`{path}` should be UTF-8, found {error.reason} at byte {error.start}.") from None
     except tomllib.TOMLDecodeError as error:

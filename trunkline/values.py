@@ -35,7 +35,7 @@ def _codec(word: str) -> str:
     try:
         return str(codecs.find(word))
     except SpecError as error:
-        raise ValueError(error.message) from None
+        raise ValueError(str(error)) from None
 
 
 Codec = Annotated[str, AfterValidator(_codec)]

@@ -10,7 +10,7 @@ from master.cli.base import noun, open_master, verb, where
 from master.cli.job_flags import JobCommand, asked
 from master.states import OPEN_JOBS
 from trunkline.console import here
-from trunkline.errors import NotFound
+from trunkline.errors import NotFound, UsageError
 from trunkline.terminal import Result, moment, pairs, span, table
 
 app = noun("Trainings: start, watch, stop.")
@@ -58,7 +58,12 @@ def _checked(spec: dict[str, Any], file: Path | None) -> dict[str, Any]:
     from master.jobs import JobSpec
     from trunkline.settings import build
 
-    return build(JobSpec, spec, f"`{file}`" if file is not None else "the job").model_dump(mode="json")
+    place = f"`{file}`" if file is not None else "the job"
+    if "encoder" not in spec:
+        raise UsageError(
+            f"`encoder` in {place} should be set, found nothing.", hint="Say --encoder NAME; see trunkline encoder list."
+        )
+    return build(JobSpec, spec, place).model_dump(mode="json")
 
 
 def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:

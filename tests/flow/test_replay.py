@@ -90,7 +90,7 @@ def test_rules_that_cannot_be_tried(bench: Bench) -> None:
     bench.run(rounds=1, keep_rounds=0)
     with pytest.raises(NotFound, match="recorded updates should be kept"):
         trials(bench.blobs, reader_of(bench), "median")
-    with pytest.raises(UsageError, match="`rule` should be one of"):
+    with pytest.raises(UsageError, match="`rule` in the job with this rule should be one of"):
         trials(bench.blobs, reader_of(bench), "best")
     with pytest.raises(UsageError, match="least_updates"):
         trials(bench.blobs, reader_of(bench), "krum:faulty=2")

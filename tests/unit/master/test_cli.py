@@ -188,7 +188,10 @@ def test_each_start_has_a_key_of_its_own_so_that_a_repeated_call_starts_one_job(
 @pytest.mark.parametrize(
     ("words", "file", "said"),
     [
-        (["--encoder", "a", "--codec", "zip"], None, "`codec` in the job is wrong"),
+        (["--encoder", "a", "--codec", "zip"], None, "`codec` in the job should be one of float32, bf16"),
+        (["--encoder", "a", "--rule", "medain"], None, "found 'medain'. Did you mean median?\n"),
+        (["--encoder", "a", "--rule", "median+mean"], None, "says which is which.\n"),
+        (["--encoder", "a", "--set", "steps=3"], None, "`steps` in the job is not a known key; did you mean `training.steps`?"),
         (["--encoder", "a", "--set", "training.stps=3"], None, "did you mean `steps`?"),
         (["--encoder", "a", "--set", "rounds"], None, "`--set` should be KEY=VALUE"),
         (["--encoder", "a", "--target", "mean"], None, "`--target` should be TASK=SCORE"),
@@ -198,13 +201,13 @@ def test_each_start_has_a_key_of_its_own_so_that_a_repeated_call_starts_one_job(
             None,
             "`least_updates` should be at most `wanted` (1)",
         ),
-        (["--encoder", "a", "--rule", "majority"], None, "`rule` should be one of mean, mean_by_task"),
+        (["--encoder", "a", "--rule", "majority"], None, "`rule` in the job should be one of mean, mean_by_task"),
         (["--encoder", "a", "--weight-decay", "inf"], None, "should be a finite number, found inf"),
         (["--encoder", "a", "--clip-norm", "inf"], None, "should be a finite number, found inf"),
         (["--encoder", "a", "--target", "mean=nan"], None, "should be a finite number, found nan"),
         (["--encoder", "a", "--keep-rounds", "9" * 30], None, "`keep_rounds` in the job is wrong"),
         (["--encoder", "a", "--steps", "3"], "training = 3", "`training` should be a table, since `training.steps` is set too"),
-        ([], None, "`encoder` in the job should be set, found nothing"),
+        ([], None, "`encoder` in the job should be set, found nothing. Say --encoder NAME; see trunkline encoder list."),
         ([], 'encoder = "a"\nruonds = 3\n', "did you mean `rounds`?"),
         ([], 'encoder = "a', "should be TOML"),
         ([], b"encoder = '\xff'", "should be UTF-8"),
@@ -222,7 +225,7 @@ def test_a_job_that_is_wrong_is_told_before_anybody_is_called(
 
 def test_a_jobs_file_that_is_not_there(capsys: Capture, tmp_path: Path) -> None:
     code, _, err = failed(capsys, "job", "start", str(tmp_path / "job.toml"))
-    assert code == 2 and "should be a settings file, found none" in err
+    assert code == 2 and "should be a TOML file, found none" in err
 
 
 def test_put_does_not_change_what_it_was_given() -> None:

@@ -63,6 +63,12 @@ def test_what_is_wrong_is_said(text: str, said: str) -> None:
     assert said in caught.value.message
 
 
+def test_a_name_that_is_nearly_one_is_told() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse("plane:x=1", KINDS, "rule")
+    assert caught.value.hint == "Did you mean plain?"
+
+
 def test_a_kind_describes_itself() -> None:
     told = describe(Rich)
     assert (told["name"], told["about"]) == ("rich", "Rich in options")

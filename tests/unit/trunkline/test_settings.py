@@ -125,5 +125,5 @@ def test_a_value_of_any_length_makes_a_short_error() -> None:
 def test_a_folder_in_the_place_of_a_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"should be readable, found: Is a directory\."):
         read_toml(tmp_path)
-    with pytest.raises(SettingsError, match=r"should be a settings file, found none\."):
+    with pytest.raises(SettingsError, match=r"should be a TOML file, found none\."):
         read_toml(tmp_path / "none")
