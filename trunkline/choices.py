@@ -83,10 +83,16 @@ def pairs(parts: Iterable[str], where: str) -> dict[str, str]:
     return options
 
 
-def describe(kind: type[Choice]) -> dict[str, Any]:
-    """Name, one line, the whole text, and the options of a kind, as JSON data for people. Made from the class."""
+def describe(kind: type[Choice], chosen: Choice | None = None) -> dict[str, Any]:
+    """Name, one line, the whole text, and the options of a kind, as JSON data for people. Made from the class.
+
+    :param chosen: one of the kind; each option then has its `value` there.
+    """
     text = " ".join((inspect.getdoc(kind) or "").split())
-    return {"name": kind.name, "about": _first_sentence(text), "text": text, "options": list(_options(kind))}
+    options: list[dict[str, str]] = list(_options(kind))
+    if chosen is not None:
+        options = [option | {"value": _word(getattr(chosen, option["name"]))} for option in options]
+    return {"name": kind.name, "about": _first_sentence(text), "text": text, "options": options}
 
 
 def _options(kind: type[Choice]) -> Iterator[dict[str, str]]:

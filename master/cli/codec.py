@@ -18,7 +18,8 @@ def list_() -> Result:
     from trunkline.codecs import CODECS
 
     kinds = [describe(kind) for kind in CODECS.values()]
-    return Result(kinds, overview(kinds, ("name", "options", "about")))
+    lines = overview(kinds, ("name", "options", "about"))
+    return Result(kinds, [*lines, "", "A codec is NAME:OPTION=VALUE,…, e.g. topk:share=0.05. A job that names none has float32."])
 
 
 @verb(app)
@@ -27,5 +28,6 @@ def show(name: Annotated[str, Argument(metavar="NAME", help="With or without opt
     from trunkline.choices import describe
     from trunkline.codecs import find
 
-    kind = describe(type(find(name)))
+    codec = find(name)
+    kind = describe(type(codec), codec if ":" in name else None)
     return Result(kind, whole(kind))

@@ -24,7 +24,8 @@ def overview(kinds: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[st
 
 
 def whole(kind: dict[str, Any], *about: str) -> list[str]:
-    """All there is to say of one, with its options."""
+    """All there is to say of one, with its options, and their values where it was described with them."""
     head = f"{kind['name']} ({', '.join(about)})" if about else kind["name"]
-    options = table(kind["options"], ("name", "default", "meaning"), "no options")
+    valued = any("value" in option for option in kind["options"])
+    options = table(kind["options"], ("name", *(("value",) if valued else ()), "default", "meaning"), "no options")
     return [head, *textwrap.wrap(kind["text"], WIDTH), "", *options]

@@ -42,12 +42,14 @@ def start(
     if dry:
         with open_master() as https:
             https.call("GET", where("encoders", whole["encoder"]))  # whether it is there
+            _note_unknown(https, whole["tasks"])
         return Result({"dry_run": True, "spec": whole}, [*pairs(_flat(whole), exact=True), "", "nothing was started"])
     body = json.dumps({"spec": spec, "name": name, "key": key or uuid.uuid4().hex})  # a try that is repeated starts no second job
     with open_master(FOLLOW if wait else 3.0) as https:
         made: dict[str, Any] = https.call("POST", where("jobs"), body)
         job = made["job"]
         here().note(f"job {job['id']} {'started' if made['new'] else 'was started before'}")
+        _note_unknown(https, whole["tasks"])
         if wait:
             return _ended(https, job)
     return Result(made, [job["id"]])
@@ -64,6 +66,14 @@ def _checked(spec: dict[str, Any], file: Path | None) -> dict[str, Any]:
             f"`encoder` in {place} should be set, found nothing.", hint="Say --encoder NAME; see trunkline encoder list."
         )
     return build(JobSpec, spec, place).model_dump(mode="json")
+
+
+def _note_unknown(https: Any, tasks: list[str]) -> None:
+    """Tell of tasks that no child has spoken of: they may still come, but a wrong letter would be waited for just as long."""
+    known = [one["task"] for one in https.call("GET", where("tasks"))] if tasks else []
+    for task in tasks:
+        if task not in known:
+            here().note(f"no child has told of a task {task!r} yet; known: {', '.join(known) or 'none'}")
 
 
 def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:

@@ -22,7 +22,11 @@ def list_() -> Result:
 
     parts = [describe(part) for part in PARTS.values()]
     lines = overview(parts, ("name", "kind", "options", "about"))
-    return Result(parts, [*lines, "", "A rule is FILTER+…+COMBINE+STEP, e.g. clip:norm=1+median+adam."])
+    about = [
+        "A rule is FILTER+…+COMBINE+STEP, e.g. clip:norm=1+median+adam. A job that names none has mean:by=equal.",
+        "Options and their defaults: trunkline rule show NAME.",
+    ]
+    return Result(parts, [*lines, "", *about])
 
 
 @verb(app)
@@ -36,9 +40,11 @@ def show(name: Annotated[str, Argument(metavar="NAME", help="Of a part, or a who
         data: dict[str, Any] = parts[0]
     else:
         rule = find_rule(name)
-        parts = [describe(type(part)) for part in rule.parts]
+        parts = [describe(type(part), part) for part in rule.parts]
         data = {"rule": str(rule), "least": rule.least, "parts": parts}
-    lines: list[str] = [] if len(parts) == 1 else [f"{data['rule']}: at least {data['least']} updates", ""]
+    lines: list[str] = []
+    if len(parts) > 1:
+        lines = [f"{data['rule']}: needs {data['least']} update{'s' * (data['least'] > 1)} a round", ""]
     for part in parts:
         lines += [*whole(part, part["kind"]), ""]
     return Result(data, lines[:-1])
@@ -53,6 +59,9 @@ def test(
     """Play another rule on a job's recorded updates. Nothing is published."""
     if rule is None:
         raise UsageError("`--rule` should be a rule, such as median, found none.", hint="See trunkline rule list.")
+    from master.rules import find_rule
+
+    find_rule(rule)  # what is none is told before anybody is called
     with open_master() as https:
         body = json.dumps({"rule": rule, "round": number})
         name = find(https, job)
@@ -67,7 +76,8 @@ def _lines(job: str, rule: str, found: list[dict[str, Any]]) -> list[str]:
         "",
         *table(rows, ("round", "step", "published_step", "cosine", "distance", "says")),
         "",
-        "step: how far the rule moves from the base; cosine and distance: to what was published.",
+        "step: how far the rule moves from the base; cosine and distance: to what was published; says: whose share of the weight",
+        "changed most, from what it was in the round to what this rule gives it.",
     ]
 
 

@@ -8,6 +8,6 @@ from trunkline import choices
 KINDS: dict[type[Part], str] = {Filter: "filter", Combine: "combine", Step: "step"}
 
 
-def describe(part: type[Part]) -> dict[str, Any]:
+def describe(part: type[Part], chosen: Part | None = None) -> dict[str, Any]:
     """What `trunkline.choices.describe` says, and of which kind the part is."""
-    return choices.describe(part) | {"kind": next(word for base, word in KINDS.items() if issubclass(part, base))}
+    return choices.describe(part, chosen) | {"kind": next(word for base, word in KINDS.items() if issubclass(part, base))}

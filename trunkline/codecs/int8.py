@@ -15,7 +15,7 @@ LEVELS, RUN = 127, 4096
 
 
 class Int8(Sliced):
-    """The difference in steps of 1/127 of the largest in its row: about 26 % of the bytes."""
+    """The difference in steps of 1/127 of the largest in its row: about 25 % of the bytes."""
 
     name: ClassVar = "int8"
 

@@ -118,6 +118,20 @@ def test_every_key_of_a_job_has_a_flag() -> None:
     assert sorted(flag.path for flag in FLAGS) == sorted(leaves(JobSpec))
 
 
+def value_at(table: Any, path: str) -> Any:
+    for part in path.split("."):
+        table = table[part]
+    return table
+
+
+def test_the_help_of_a_flag_tells_the_default_that_the_job_has() -> None:
+    usual = JobSpec(encoder="a").table()
+    for flag in FLAGS:
+        value = None if flag.path == "encoder" else value_at(usual, flag.path)
+        words = ", ".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else str(value or "")
+        assert flag.usual == (words or ("0" if value == 0 else "")), flag
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What would be posted."""
@@ -129,7 +143,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
         def __exit__(self, *_: object) -> None: ...
 
-        def call(self, method: str, path: str, body: str) -> dict[str, Any]:
+        def call(self, method: str, path: str, body: str = "") -> Any:
+            if method == "GET":
+                return [{"task": "x"}] if path.endswith("/tasks") else {}
             posted.append(json.loads(body))
             return {"job": {"id": "x-1"}, "new": True}
 
@@ -146,8 +162,8 @@ TEXTS = {
     "buffers.booleans": "any",
     "training.head_steps": "2",
     "training.optimizer": "sgd",
-    "training.moments": "kept",
-    "training.decay": "linear",
+    "training.moments": "fresh",
+    "training.decay": "none",
     "training.precision": "bf16",
 }
 
@@ -159,9 +175,7 @@ def test_each_flag_arrives_where_it_belongs(started: list[dict[str, Any]]) -> No
     assert (body["name"], body["key"]) == ("n", "k")
     spec = JobSpec.model_validate(body["spec"])
     for flag in FLAGS:
-        value: Any = spec.table()
-        for part in flag.path.split("."):
-            value = value[part]
+        value = value_at(spec.table(), flag.path)
         expected = {"int": 3, "float": 0.25, "text": TEXTS.get(flag.path, "text"), "list": ["test"], "table": {"mean": 0.5}}
         assert value == (2 if flag.path == "training.head_steps" else expected[flag.kind]), flag
 
@@ -178,6 +192,29 @@ def test_flags_count_more_than_the_file_and_set_more_than_both(started: list[dic
         "tasks": ["x", "y"],
         "training": {"steps": 9, "warmup": 0.2},
     }
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_task_that_no_child_has_told_of_is_noted(started: list[dict[str, Any]], capsys: Capture, more: list[str]) -> None:
+    assert main(["job", "start", "--encoder", "a", "--task", "x", "--task", "y", *more]) == 0
+    said = capsys.readouterr().err
+    assert "no child has told of a task 'y' yet; known: x\n" in said and "'x'" not in said and len(started) == (not more)
+
+
+def test_the_lists_of_rules_and_codecs_say_what_a_job_has_by_default(capsys: Capture) -> None:
+    usual = JobSpec(encoder="a")
+    assert main(["rule", "list"]) == 0 and f"has {usual.rule}.\n" in capsys.readouterr().out
+    assert main(["codec", "list"]) == 0 and f"has {usual.codec}.\n" in capsys.readouterr().out
+
+
+def test_a_rule_and_a_codec_are_shown_with_the_values_of_their_word(capsys: Capture) -> None:
+    assert main(["rule", "show", "mean:by=equal"]) == 0 and re.search(
+        r"^by +equal +samples ", capsys.readouterr().out, re.MULTILINE
+    )
+    assert main(["codec", "show", "topk:share=0.05"]) == 0 and re.search(
+        r"^share +0.05 +0.01 ", capsys.readouterr().out, re.MULTILINE
+    )
+    assert main(["codec", "show", "topk"]) == 0 and "VALUE" not in capsys.readouterr().out
 
 
 def test_each_start_has_a_key_of_its_own_so_that_a_repeated_call_starts_one_job(started: list[dict[str, Any]]) -> None:
