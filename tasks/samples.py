@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +61,22 @@ def rows(spec: TaskSpec, base: Path, modules: Sequence[Path] = ()) -> Iterator[R
         if by_column is None:
             _check_columns(spec, values)
             by_column = spec.split is not None or (spec.fractions is None and "split" in values)
-        fields = tuple(_present(spec, line, values, column) for column in spec.fields)
-        label = _label(spec, line, values, fields)
-        for column, value in zip((*spec.fields, spec.label), (*fields, label), strict=True):
-            _check_text(spec, line, column or "", value)
-        split = _split_of(spec, line, values) if by_column else _seeded_split(spec, fields)
-        yield Row(line, fields, label, split)
+        row = row_of(spec, line, values)
+        yield replace(row, split=_split_of(spec, line, values) if by_column else _seeded_split(spec, row.fields))
     if by_column is None:
         raise SampleError(f"`{spec.data}` should hold samples, found no row.")
+
+
+def row_of(spec: TaskSpec, line: int, values: Mapping[str, Any]) -> Row:
+    """One sample, checked; for training, whatever it says of splits.
+
+    :raises SampleError: names line and column, what should be and what was found.
+    """
+    fields = tuple(_present(spec, line, values, column) for column in spec.fields)
+    label = _label(spec, line, values, fields)
+    for column, value in zip((*spec.fields, spec.label), (*fields, label), strict=True):
+        _check_text(spec, line, column or "", value)
+    return Row(line, fields, label, "train")
 
 
 def _check_columns(spec: TaskSpec, values: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from tasks.batches import IGNORED, Batch, Inputs
 from tasks.encoders import Encoder
+from tasks.padding import padded
 from tasks.processors import Processor, TextProcessor, VectorProcessor
 from tasks.samples import taken
 from tasks.specs import TaskSpec
@@ -158,45 +159,31 @@ class SampleTable:
                 {"features": torch.from_numpy(side[indices].reshape(-1, *self.processor.shape))}  # type: ignore[union-attr]
                 for side in self._features
             )
-            return Batch(self.spec.name, inputs, self._label_tensor(indices, []), len(indices))
-        spans = [[self._span(ends, int(index)) for index in indices] for ends in self._ends]
-        pad = self.processor.pad_id  # type: ignore[union-attr]
-        texts = tuple(_side(*self._padded(ids, side, limit, pad)) for ids, side in zip(self._ids, spans, strict=True))
-        return Batch(self.spec.name, texts, self._label_tensor(indices, spans[0], limit), len(indices))
+            return Batch(self.spec.name, inputs, self._label_tensor(indices), len(indices))
+        text: TextProcessor = self.processor  # type: ignore[assignment]
+        sides = [self._rows(ids, ends, indices) for ids, ends in zip(self._ids, self._ends, strict=True)]
+        texts = tuple(_side(*padded(side, limit, text.pad_id, text.ends_special)) for side in sides)
+        return Batch(self.spec.name, texts, self._label_tensor(indices, limit), len(indices))
 
     @staticmethod
-    def _span(ends: NDArray[Any], index: int) -> tuple[int, int]:
-        return (int(ends[index - 1]) if index else 0), int(ends[index])
+    def _rows(flat: NDArray[Any], ends: NDArray[Any], indices: Sequence[int] | NDArray[np.int64]) -> list[NDArray[Any]]:
+        """What a flat array holds of each of these samples."""
+        return [flat[(int(ends[index - 1]) if index else 0) : int(ends[index])] for index in map(int, indices)]
 
-    def _padded(
-        self, flat: NDArray[Any], spans: list[tuple[int, int]], limit: int, pad: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows of a flat array, cut to `limit` and padded to the longest, and their mask, both (B, T)."""
-        width = max(min(stop - start, limit) for start, stop in spans)
-        values = np.full((len(spans), width), pad, np.int64)
-        mask = np.zeros((len(spans), width), np.int64)
-        for row, (start, stop) in enumerate(spans):
-            length = min(stop - start, limit)
-            values[row, :length] = flat[start : start + length]
-            mask[row, :length] = 1
-            if length < stop - start and length > 1 and self.processor.ends_special:  # type: ignore[union-attr]
-                values[row, length - 1] = flat[stop - 1]  # a cut text still ends as the tokenizer ends it
-        return values, mask
-
-    def _label_tensor(self, indices: Any, spans: list[tuple[int, int]], limit: int = 2**31) -> torch.Tensor:
+    def _label_tensor(self, indices: Any, limit: int = 2**31) -> torch.Tensor:
         head = self.spec.head
         if head == "single":
             return torch.from_numpy(self._order[self._labels[indices]])
         if head == "regression":
             return torch.from_numpy(self._labels[indices].astype(np.float32))
         if head == "tokens":
-            numbers, _ = self._padded(self._labels, spans, limit, IGNORED)
+            rows = self._rows(self._labels, self._ends[0], indices)
+            numbers, _ = padded(rows, limit, IGNORED, self.processor.ends_special)  # type: ignore[union-attr]
             return torch.from_numpy(np.where(numbers >= 0, self._order[np.maximum(numbers, 0)], IGNORED))
         if head == "multi":
             hot = np.zeros((len(indices), len(self.labels)), np.float32)
-            for row, index in enumerate(indices):
-                start, stop = self._span(self._label_ends, int(index))
-                hot[row, self._order[self._labels[start:stop]]] = 1.0
+            for row, numbers in enumerate(self._rows(self._labels, self._label_ends, indices)):
+                hot[row, self._order[numbers]] = 1.0
             return torch.from_numpy(hot)
         return torch.arange(len(indices))
 
