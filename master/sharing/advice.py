@@ -36,7 +36,7 @@ def advise(found: Together, gained: Sequence[Gain], hurting: Sequence[Gain]) -> 
     names = [one.task for one in found.tasks]
     if len(names) < 2:
         few = "Nothing to compare yet: it takes a round in which two tasks train." if not hurting else ""
-        return Advice([names] if names else [], [*([few] if few else []), *_losses(hurting)])
+        return Advice([names] if names else [], [*([few] if few else []), *_losses(hurting, set())])
     apart = groups(names, found.cosines)
     known, losing = {one.task for one in gained}, {one.task for one in hurting}
     all_is_well = known >= set(names) and not losing
@@ -46,10 +46,15 @@ def advise(found: Together, gained: Sequence[Gain], hurting: Sequence[Gain]) -> 
         said.append(f"Still no task loses against training alone: one encoder for all is fine. {_listed(apart)}, might gain more.")
     elif len(suggested) == 1:
         said.append("One encoder for all.")
+    elif len(apart) > 1:
+        said.append(f"{_listed(suggested)}. Or keep one for all, with a rule that heeds conflicts: --rule upgrad.")
     else:
-        rule = " Or keep one for all, with a rule that heeds conflicts: --rule upgrad." if len(apart) > 1 else ""
-        said.append(f"{_listed(suggested)}.{rule}")
-    said += _losses(hurting)
+        said.append(f"Still, what loses is better off by itself. {_listed(suggested)}.")
+    said += _losses(hurting, _light(found.tasks, gained))
+    if losing >= set(names):
+        said.append(
+            "All tasks lose: look first whether the job had as many steps (rounds x steps) as the references, and its rates."
+        )
     missing = [name for name in names if name not in known]
     if missing:
         said.append(
@@ -102,13 +107,13 @@ def _directions(names: Sequence[str], cosines: Cosines) -> list[str]:
     ]
     against = sorted(pair for pair in pairs if pair[0] < APART)
     if against:
-        told = "; ".join(f"{one} and {two} ({cosine:+.2f})" for cosine, one, two in against[:3])
+        told = "; ".join(f"{one} and {two} ({_signed(cosine)})" for cosine, one, two in against[:3])
         more = f"; and {len(against) - 3} more pairs" if len(against) > 3 else ""
         return [f"Pulling against each other: {told}{more}."]
     if not pairs:
         return ["No two tasks have moved in one round yet."]
     low, high = min(pairs)[0], max(pairs)[0]
-    same = f"{low:+.2f}" if low == high else f"{low:+.2f} to {high:+.2f}"
+    same = _signed(low) if _signed(low) == _signed(high) else f"{_signed(low)} to {_signed(high)}"
     return [f"No two tasks pull against each other (cosines {same})."]
 
 
@@ -117,12 +122,23 @@ def _backwards(tasks: Sequence[Task]) -> list[str]:
     return [f"The encoder went against what its children trained for {', '.join(back)}."] if back else []
 
 
-def _losses(hurting: Sequence[Gain]) -> list[str]:
+def _losses(hurting: Sequence[Gain], light: set[str]) -> list[str]:
+    more = ", or give it more weight: --rule mean:by=tasks"
     return [
         f"{one.task} loses by sharing: {one.metric} {one.shared:.3f}, alone {one.alone:.3f} ({one.split}, "
-        f"{one.samples} samples). Let it train alone or with other tasks, or give it more weight: --rule mean:by=tasks."
+        f"{one.samples} samples). Let it train alone or with other tasks{more if one.task in light else ''}."
         for one in hurting
     ]
+
+
+def _light(tasks: Sequence[Task], gained: Sequence[Gain]) -> set[str]:
+    """Those to which `mean:by=tasks` may give more weight: with fewer children or samples than tasks have on average."""
+    few = {one.task for one in gained if one.children * len(gained) < sum(each.children for each in gained)}
+    return few | {one.task for one in tasks if one.samples * len(tasks) < sum(each.samples for each in tasks)}
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-0.00", "+0.00")
 
 
 def _listed(parts: Sequence[Sequence[str]]) -> str:

@@ -232,9 +232,10 @@ def advised(
     kept: Sequence[float] = (),
     compared: int = 5,
     mixed: tuple[tuple[str, str], ...] = (),
+    samples: Sequence[int] = (),
 ) -> Advice:
     told = {name: gains([report(0.8 + by, 0.8, task=name)])[0] for name, by in (gained or {}).items()}
-    tasks = tuple(Task(name, 10, None, way) for name, way in zip_longest(names, kept))
+    tasks = tuple(Task(name, count or 10, None, way) for name, way, count in zip_longest(names, kept, samples))
     return advise(Together(compared, tasks, cosines, mixed), list(told.values()), [told[name] for name in losing])
 
 
@@ -267,6 +268,23 @@ def test_scores_count_for_more_than_directions() -> None:
     found = advised("abc", agree, {"a": 0.05, "b": 0.01, "c": -0.1}, losing="c")
     assert found.groups == [["a", "b"], ["c"]] and "upgrad" not in " ".join(found.advice), "nothing conflicts"
     assert any(line.startswith("c loses by sharing: accuracy 0.700, alone 0.800") for line in found.advice)
+
+
+def test_more_weight_is_advised_only_where_the_task_would_get_it() -> None:
+    """Given two tasks that lose, one with more samples, When each task counts alike, Then only the small one has more."""
+    found = advised("ab", [[1, 0.1], [0.1, 1]], {"a": -0.1, "b": -0.1}, losing="ab", samples=(30, 10))
+    large, small = (line for line in found.advice if "loses by sharing" in line)
+    assert "by=tasks" not in large and small.startswith("b ") and small.endswith("give it more weight: --rule mean:by=tasks.")
+    assert not any("by=tasks" in line for line in advised("ab", [[1, 0.1], [0.1, 1]], {"a": -0.1, "b": 0.1}, losing="a").advice)
+
+
+def test_why_tasks_are_parted_that_do_not_pull_apart_is_said() -> None:
+    agree = [[1.0, -0.001], [-0.001, 1.0]]
+    found = advised("ab", agree, {"a": -0.1, "b": 0.1}, losing="a")
+    assert found.advice[0] == "No two tasks pull against each other (cosines +0.00)."
+    assert found.advice[1] == "Still, what loses is better off by itself. One encoder for b; one for a."
+    assert not any(line.startswith("All tasks lose") for line in found.advice)
+    assert any(line.startswith("All tasks lose") for line in advised("ab", agree, {"a": -0.1, "b": -0.1}, losing="ab").advice)
 
 
 def test_a_task_that_the_encoder_goes_against_is_said() -> None:
