@@ -118,7 +118,7 @@ class Agent:
             self._answered = self.clock.monotonic()
         except RunGone as error:
             logger.info("nobody waits for this answer any more: %s", error)
-        logger.info("answered a %s message in %.2f s", incoming.kind, seconds)
+        logger.info("answered the message `%s` in %.2f s", incoming.kind, seconds)
 
     def _reload(self) -> None:
         self.reload.clear()

@@ -58,9 +58,9 @@ def find_folder(path: str, revision: str | None = None) -> Path:
     try:
         return Path(snapshot_download(path, revision=revision, allow_patterns=list(FILES), etag_timeout=_HUB_SECONDS))
     except (OSError, ValueError, httpx.HTTPError) as error:
-        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(". ")
         raise SpecError(
-            f"`{path}` should be a folder here or a model at the hub, found neither: {said}",
+            f"`{path}` should be a folder here or a model at the hub, found neither: {said}.",
             hint="Without a network, name a local folder or a model that the hub's cache holds.",
         ) from error
 
@@ -166,7 +166,7 @@ def _hugging_face(what: object) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError) as error:
-        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(". ")
         raise SpecError(f"`{what}` should make an encoder, found: {said}") from error
     finally:
         logging.set_verbosity(verbosity)

@@ -213,18 +213,18 @@ def _survey(home: "ChildHome", spec: "TaskSpec") -> dict[str, Any]:
             f"found {', '.join(found.labels) or 'none'}."
         )
     labels = list(found.labels) if least else None
-    return {"task": spec.name, "head": spec.head, "metric": spec.measure, "rows": dict(found.counts), "labels": labels}
+    about = {"task": spec.name, "encoder": spec.encoder, "head": spec.head, "metric": spec.measure}
+    return {**about, "rows": dict(found.counts), "labels": labels}
 
 
 def _told(found: dict[str, Any]) -> list[str]:
     rows = ", ".join(f"{split} {count}" for split, count in found["rows"].items())
-    lines = pairs({"task": found["task"], "head": found["head"], "metric": found["metric"], "rows": rows})
+    about = {**{key: found[key] for key in ("task", "encoder", "head", "metric")}, "rows": rows}
     labels = found["labels"]
-    if labels is None:
-        return lines
-    shown = [cell(label) if label == label.strip() else repr(label) for label in labels[:12]]
-    some = ", ".join(shown) + (", …" if len(labels) > 12 else "")
-    return [*lines, *pairs({"labels": f"{len(labels)}: {some}"})]
+    if labels is not None:
+        shown = [cell(label) if label == label.strip() else repr(label) for label in labels[:12]]
+        about["labels"] = f"{len(labels)}: {', '.join(shown)}{', …' if len(labels) > 12 else ''}"
+    return pairs(about)
 
 
 def _samples(spec: "TaskSpec", texts: list[str], file: str | None) -> list[Any]:

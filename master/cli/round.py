@@ -1,6 +1,7 @@
 """`trunkline round`: what happened in a round."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from typer import Argument
@@ -97,7 +98,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     columns = ("child", *(("arrival", "origin", "weight") if late else ()), "samples", "losses", "size", "seconds", "digest")
     shown += ["", "updates", *table(updates, columns)]
     if seen := (found["notes"] or {}).get("rule"):
-        shown += ["", "what the rule saw", *(f"{part}: {json.dumps(told)}" for part, told in seen.items())]
+        shown += ["", "what the rule saw", *(f"{part}: {json.dumps(_short(told))}" for part, told in seen.items())]
     shown += ["", "refused values", *table(found["refusals"], ("child", "reason", "detail"))]
     scores = [{"child": one["child"], **score} for one in found["reports"] for score in one["report"]["scores"]]
     shown += ["", "reports", *table(scores, ("child", "task", "split", "metric", "value", "samples"))]
@@ -107,6 +108,15 @@ def lines(found: dict[str, Any]) -> list[str]:
     if found["gains"]:
         shown += ["", "against training alone", *gains(found)]
     return shown
+
+
+def _short(told: Any) -> Any:
+    """The same with numbers as `cell` has them; `--output json` has every digit."""
+    if isinstance(told, Mapping):
+        return {key: _short(value) for key, value in told.items()}
+    if isinstance(told, list):
+        return [_short(value) for value in told]
+    return float(f"{told:.4g}") if isinstance(told, float) else told
 
 
 def _member(one: dict[str, Any], weights: dict[str, float]) -> dict[str, Any]:

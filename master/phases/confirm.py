@@ -17,7 +17,9 @@ def instruct(job: Play, round_: Round) -> Round:
     :raises DeadlineExceeded: too few confirmed for as long as the job waits.
     """
     wanted = job.spec.children
-    waiting = Deadline(job.clock, wanted.wait_seconds, f"{wanted.least} confirmations of round {round_.number}")
+    waiting = Deadline(
+        job.clock, wanted.wait_seconds, f"{wanted.least} confirmation{'s' * (wanted.least > 1)} of round {round_.number}"
+    )
     pause = 0.5
     while True:
         still = busy(job, round_)  # their updates count in this round or a later one

@@ -39,4 +39,6 @@ def test_a_late_update_is_told_with_its_round_its_place_and_its_weight() -> None
 def test_what_the_rule_saw_is_told() -> None:
     shown = lines(ROUND | {"notes": {"rule": {"krum": {"t": {"chosen": ["a"]}}}}})
     assert 'krum: {"t": {"chosen": ["a"]}}' in shown
+    shown = lines(ROUND | {"notes": {"rule": {"clip": {"clipped": [], "norms": {"a": 0.08153785427946861, "b": 3}}}}})
+    assert 'clip: {"clipped": [], "norms": {"a": 0.08154, "b": 3}}' in shown
     assert "what the rule saw" not in lines(ROUND | {"notes": {"rule": {}}})
