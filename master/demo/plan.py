@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class DemoPlan:
     """Rounds x steps is what each child trains, in every variant; pooled trains as much as all children together."""
 
-    rounds: int = 3
-    steps: int = 10  # a round and child
+    rounds: int = 8
+    steps: int = 4  # a round and child
     batch_size: int = 16
     layers: int = 2  # of MiniLM's six
     max_length: int = 24  # tokens
