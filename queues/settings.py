@@ -9,7 +9,9 @@ from trunkline.values import Section
 BATCH_LIMIT = 4096
 """Samples in a batch at most: what a Redis script can hand out, so that every kind of queue accepts the same settings."""
 
-Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)]  # the server counts milliseconds
+Many = Annotated[int, Field(ge=1, le=2**53)]  # a script's numbers are whole up to here
 
 Policy = Literal["arrival", "equal", "proportional", "temperature", "priority"]
 
@@ -21,8 +23,8 @@ class QueueSettings(Section):
     """One queue."""
 
     batch_size: Annotated[int, Field(ge=1, le=BATCH_LIMIT)]
-    most: Annotated[int, Field(ge=1)] = 100_000  # samples that wait at most; more are refused
-    weight: Positive = 1.0  # share of the turns, where turns are fair
+    most: Many = 100_000  # samples that wait at most; more are refused
+    weight: Weight = 1.0  # share of the turns, where turns are fair
     priority: Annotated[int, Field(ge=-100, le=100)] = 0  # higher comes first, where turns go by priority
     flush_seconds: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0  # a sample waits so long at most; 0: for ever
     flush_least: Annotated[int, Field(ge=1, le=BATCH_LIMIT)] = 1  # samples without which nothing is flushed
@@ -39,9 +41,11 @@ class QueueSettings(Section):
 class StreamSettings(Section):
     """All queues of one stream."""
 
-    lease_seconds: Positive = 60.0  # a worker may be silent so long
+    lease_seconds: Seconds = 60.0  # a worker may be silent so long
     attempts: Annotated[int, Field(ge=1, le=1000)] = 3  # failures after which a batch is dead
-    budget: Annotated[int, Field(ge=1)] = 1 << 30  # bytes of samples in all queues together
+    budget: Many = 1 << 30  # bytes of samples in all queues together
     policy: Policy = "arrival"
-    temperature: Positive = 2.0  # of the policy `temperature`: 1 is proportional, much is equal
-    aging_seconds: Positive = 10.0  # of waiting that count as one step of priority
+    temperature: Annotated[float, Field(ge=1, le=1e6, allow_inf_nan=False)] = (
+        2.0  # of the policy `temperature`: 1 is proportional, much is equal
+    )
+    aging_seconds: Seconds = 10.0  # of waiting that count as one step of priority

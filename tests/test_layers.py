@@ -40,7 +40,7 @@ ROOMS = {
     "sentence_transformers": ("tasks/*",),
     "pyarrow": ("tasks/*",),
     "safetensors": ("tasks/*",),
-    "redis": ("queues/redis.py",),
+    "redis": ("queues/connection.py",),
     "celery": ("queues/doorbell.py",),
     "torchjd": ("tasks/conflict.py",),
     "scipy": ("tasks/conflict.py",),

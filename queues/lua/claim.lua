@@ -15,9 +15,11 @@ local function hand_out(batch, queue, attempt)
 end
 
 -- What was lost comes first: the same samples in the same order, under the next attempt.
+-- What comes back to a queue that gives no batches now is laid aside, out of its worker's hands, until `configure` lets it go on.
 while true do
   local lost = redis.call('ZRANGEBYSCORE', key('lease'), '-inf', whole(at), 'LIMIT', 0, 1)[1]
   if not lost then break end
+  although_full()
   local b = redis.call('HMGET', key('b', lost), 'queue', 'attempt', 'fails', 'returned')
   local fails = tonumber(b[3])
   if b[4] == '1' then
@@ -25,9 +27,16 @@ while true do
   else
     fails = redis.call('HINCRBY', key('b', lost), 'fails', 1)
   end
-  if fails < attempts then return hand_out(lost, b[1], tonumber(b[2]) + 1) end
-  redis.call('ZREM', key('lease'), lost)
-  bury(lost, 'its worker was silent for longer than the lease', 'leased')
+  local state = redis.call('HGET', key('c', b[1]), 'state')
+  if fails >= attempts then
+    redis.call('ZREM', key('lease'), lost)
+    bury(lost, 'its worker was silent for longer than the lease', 'leased')
+  elseif state == 'paused' or state == 'stopped' then
+    redis.call('HSET', key('b', lost), 'returned', '1')
+    redis.call('ZADD', key('lease'), '+inf', lost)
+  else
+    return hand_out(lost, b[1], tonumber(b[2]) + 1)
+  end
 end
 
 local function take(queue)
@@ -39,22 +48,19 @@ local function take(queue)
   redis.call('HSET', key('b', fresh), 'queue', queue, 'count', #samples, 'bytes', bytes, 'fails', 0)
   redis.call('HINCRBY', key('c', queue), 'leased', #samples)
   redis.call('ZREM', key('ready'), queue)
-  redis.call('ZREM', key('due'), queue)
   if m[3] == 'fair' then
     local mine = tonumber(c[4])
-    redis.call('HSET', KEYS[1], 'clock', whole(mine))
-    -- In millionths, since scores are written as whole numbers.
+    redis.call('HSET', KEYS[1], 'clock', c[4])
     local share = tonumber(c[2]) * math.pow(tonumber(c[3]), tonumber(m[4]))
-    redis.call('HSET', key('c', queue), 'time', whole(mine + 1000000 * #samples / share))
+    redis.call('HSET', key('c', queue), 'time', exact(mine + #samples / share))
   end
   line_up(queue, redis.call('LLEN', key('q', queue)), at)
   return hand_out(fresh, queue, 1)
 end
 
-local late = redis.call('ZRANGEBYSCORE', key('due'), '-inf', whole(at), 'LIMIT', 0, 8)
-for _, queue in ipairs(late) do
-  if redis.call('LLEN', key('q', queue)) >= setting(queue, 'least') then return take(queue) end
-  redis.call('ZREM', key('due'), queue)
+-- Samples that have waited for long enough make a batch of what there is, which then waits for its turn as others do.
+for _, queue in ipairs(redis.call('ZRANGEBYSCORE', key('due'), '-inf', whole(at), 'LIMIT', 0, 100)) do
+  line_up(queue, redis.call('LLEN', key('q', queue)), at)
 end
 local next_one = redis.call('ZRANGE', key('ready'), 0, 0)[1]
 if next_one then return take(next_one) end

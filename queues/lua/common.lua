@@ -7,13 +7,18 @@ local function key(name, ...)
   return found
 end
 
--- Why a caller may not go on; nil where it may.
-local function refused()
+-- Why a caller may not go on; nil where it may. With a queue: also where there is none of that name.
+local function refused(queue)
   local found = redis.call('HGET', KEYS[1], 'epoch')
   if not found then return 'NO_STREAM' end
   if ARGV[1] ~= '*' and ARGV[1] ~= found then return 'EPOCH' end
+  if queue and redis.call('EXISTS', key('c', queue)) == 0 then return 'UNKNOWN' end
   return nil
 end
+
+-- A server whose memory is full refuses a script's first write if that may need more of it, and lets all pass after a write that may not.
+-- What frees memory in the end, as a batch that goes on does, begins with this; `push` does not.
+local function although_full() redis.call('DEL', key('nothing')) end
 
 local function now()
   if ARGV[2] ~= '' then return tonumber(ARGV[2]) end
@@ -23,7 +28,8 @@ end
 
 local function whole(number) return string.format('%.0f', number) end
 
-local function setting(queue, name) return tonumber(redis.call('HGET', key('c', queue), name)) end
+-- The time of fair turns: a step may be a small part of it.
+local function exact(number) return string.format('%.17g', number) end
 
 local function arrival(sample) return struct.unpack('>d', sample) end
 
@@ -34,37 +40,37 @@ local function in_pieces(command, list, values)
   end
 end
 
--- Where a queue stands in line: it holds a batch, or its oldest sample has a last moment, or neither.
+-- Where a queue stands in line: it holds a batch, or it will when its oldest sample has waited for long enough, or neither.
 local function line_up(queue, waiting, at)
-  local c = redis.call('HMGET', key('c', queue), 'batch', 'state', 'flush', 'time', 'priority')
-  local batch, state, flush = tonumber(c[1]), c[2], tonumber(c[3])
-  if state == 'paused' or state == 'stopped' or waiting == 0 then
-    redis.call('ZREM', key('ready'), queue)
-    redis.call('ZREM', key('due'), queue)
-    return
-  end
-  if waiting >= batch or state == 'draining' then
-    if not redis.call('ZSCORE', key('ready'), queue) then
-      local m = redis.call('HMGET', KEYS[1], 'policy', 'clock', 'aging')
-      local turn
-      if m[1] == 'fair' then
-        -- Who slept comes in at the present, not at its own past, or it would have all the turns at first.
-        turn = math.max(tonumber(c[4]), tonumber(m[2]))
-        redis.call('HSET', key('c', queue), 'time', whole(turn))
-      elseif m[1] == 'priority' then
-        turn = at - tonumber(c[5]) * tonumber(m[3])
-      else
-        turn = redis.call('HINCRBY', KEYS[1], 'turn', 1)
-      end
-      redis.call('ZADD', key('ready'), whole(turn), queue)
+  local c = redis.call('HMGET', key('c', queue), 'batch', 'state', 'flush', 'least', 'time', 'priority')
+  local state, flush = c[2], tonumber(c[3])
+  local holds, due = false, nil
+  if waiting > 0 and (state == 'open' or state == 'draining') then
+    holds = state == 'draining' or waiting >= tonumber(c[1])
+    if not holds and flush > 0 and waiting >= tonumber(c[4]) then
+      due = arrival(redis.call('LINDEX', key('q', queue), 0)) + flush
+      holds = due <= at
     end
-    redis.call('ZREM', key('due'), queue)
+  end
+  if not holds then
+    redis.call('ZREM', key('ready'), queue)
+    if due then redis.call('ZADD', key('due'), whole(due), queue) else redis.call('ZREM', key('due'), queue) end
     return
   end
-  redis.call('ZREM', key('ready'), queue)
-  if flush > 0 then
-    redis.call('ZADD', key('due'), whole(arrival(redis.call('LINDEX', key('q', queue), 0)) + flush), queue)
+  redis.call('ZREM', key('due'), queue)
+  if redis.call('ZSCORE', key('ready'), queue) then return end
+  local m = redis.call('HMGET', KEYS[1], 'policy', 'clock', 'aging')
+  local turn
+  if m[1] == 'fair' then
+    -- Who slept comes in at the present, not at its own past, or it would have all the turns at first.
+    turn = exact(math.max(tonumber(c[5]), tonumber(m[2])))
+    redis.call('HSET', key('c', queue), 'time', turn)
+  elseif m[1] == 'priority' then
+    turn = whole(at - tonumber(c[6]) * tonumber(m[3]))
+  else
+    turn = redis.call('HINCRBY', KEYS[1], 'turn', 1)
   end
+  redis.call('ZADD', key('ready'), turn, queue)
 end
 
 -- Where a batch is: the name of its sorted set and its queue's counter, or nil.
@@ -88,7 +94,7 @@ end
 -- A batch goes from one counter of its queue to another.
 local function count(batch, from, to)
   local b = redis.call('HMGET', key('b', batch), 'queue', 'count')
-  if from then redis.call('HINCRBY', key('c', b[1]), from, -tonumber(b[2])) end
+  if from then redis.call('HINCRBY', key('c', b[1]), from, 0 - tonumber(b[2])) end
   if to then redis.call('HINCRBY', key('c', b[1]), to, tonumber(b[2])) end
   return b[1]
 end
@@ -96,7 +102,7 @@ end
 -- A batch's samples are not needed any more.
 local function forget(batch)
   local bytes = redis.call('HGET', key('b', batch), 'bytes')
-  redis.call('HINCRBY', KEYS[1], 'bytes', -tonumber(bytes or '0'))
+  redis.call('HINCRBY', KEYS[1], 'bytes', 0 - tonumber(bytes or '0'))
   redis.call('DEL', key('b', batch), key('s', batch))
 end
 

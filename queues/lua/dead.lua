@@ -1,5 +1,7 @@
--- Batches that were put aside. ARGV: epoch, time, queue, how many at most. Returns {batch, attempt, reason, samples...} each, oldest first.
-if refused() then return {} end
+-- Batches that were put aside. ARGV: epoch, time, queue, how many at most. Returns {batch, attempt, reason, samples...} each, oldest first;
+-- or UNKNOWN, EPOCH, NO_STREAM.
+local wrong = refused(ARGV[3])
+if wrong then return wrong end
 local found = {}
 for _, batch in ipairs(redis.call('LRANGE', key('dead', ARGV[3]), 0, tonumber(ARGV[4]) - 1)) do
   local b = redis.call('HMGET', key('b', batch), 'attempt', 'reason')

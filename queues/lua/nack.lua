@@ -2,6 +2,7 @@
 -- After too many failures it is put aside with its reason. Returns OK, DUPLICATE, FENCED, GONE, EPOCH.
 local wrong = refused()
 if wrong then return wrong end
+although_full()
 local status, place, counter = held(ARGV[3], ARGV[4])
 if status ~= 'OK' then return status end
 if place == 'submitted' then

@@ -1,6 +1,6 @@
 -- Give up samples: dead batches, or what waits. ARGV: epoch, time, queue, `dead` or `waiting`, batches... (of the dead; none: all).
--- Returns how many samples.
-local wrong = refused()
+-- Returns how many samples, or UNKNOWN, EPOCH, NO_STREAM.
+local wrong = refused(ARGV[3])
 if wrong then return wrong end
 local queue, gone = ARGV[3], 0
 if ARGV[4] == 'waiting' then
@@ -10,7 +10,7 @@ if ARGV[4] == 'waiting' then
     for _, sample in ipairs(redis.call('LRANGE', key('q', queue), first, first + 999)) do bytes = bytes + #sample end
   end
   redis.call('DEL', key('q', queue))
-  redis.call('HINCRBY', KEYS[1], 'bytes', -bytes)
+  redis.call('HINCRBY', KEYS[1], 'bytes', 0 - bytes)  -- -0 is no number to a server
   redis.call('HINCRBY', key('c', queue), 'purged', gone)
   line_up(queue, 0, now())
   return gone

@@ -1,22 +1,25 @@
 -- Samples of one queue, in their order. ARGV: epoch, time, queue, producer, number of the first sample, samples...
--- A producer that says who it is and counts its samples from 1 may send again what it does not know to have arrived.
--- Returns status and depth: OK, DUPLICATE (all of them were here before), BUSY, PAUSED, UNKNOWN, EPOCH, NO_STREAM.
-local wrong = refused()
-if wrong then return {wrong, 0} end
+-- A producer that says who it is and counts its samples from 1, without a gap, may send again what it does not know to have arrived.
+-- Returns status and depth: OK, DUPLICATE (all of them were here before), BUSY, PAUSED, UNKNOWN, EPOCH, NO_STREAM;
+-- or GAP and the number of the producer's last sample here: those between are missing.
 local queue, producer, first = ARGV[3], ARGV[4], tonumber(ARGV[5])
-local c = redis.call('HMGET', key('c', queue), 'most', 'state')
-if not c[1] then return {'UNKNOWN', 0} end
-local waiting = redis.call('LLEN', key('q', queue))
-if c[2] ~= 'open' then return {'PAUSED', waiting} end
-
-local known, from = key('p', queue, producer), 6
+if #ARGV < 5 or (producer ~= '' and not (first and first >= 1 and first <= 9007199254740992 and first == math.floor(first))) then
+  return redis.error_reply('ERR push should have epoch, time, queue, producer and the number of the first sample, counted from 1')
+end
+local wrong = refused(queue)
+if wrong then return {wrong, 0} end
+local waiting, more, known = redis.call('LLEN', key('q', queue)), #ARGV - 5, key('p', queue, producer)
+if more == 0 then return {'OK', waiting} end
 if producer ~= '' then
   local last = tonumber(redis.call('GET', known) or '0')
-  from = 6 + math.max(0, last - first + 1)
-  if from > #ARGV then return {'DUPLICATE', waiting} end
+  if first > last + 1 then return {'GAP', last} end
+  more = more - (last - first + 1)
+  if more <= 0 then return {'DUPLICATE', waiting} end
 end
+local c = redis.call('HMGET', key('c', queue), 'most', 'state')
+if c[2] ~= 'open' then return {'PAUSED', waiting} end
 
-local bytes, more = 0, #ARGV - from + 1
+local bytes, from = 0, #ARGV - more + 1
 for number = from, #ARGV do bytes = bytes + #ARGV[number] + 8 end
 local m = redis.call('HMGET', KEYS[1], 'budget', 'bytes')
 if waiting + more > tonumber(c[1]) or tonumber(m[2]) + bytes > tonumber(m[1]) then return {'BUSY', waiting} end

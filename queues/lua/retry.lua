@@ -1,5 +1,5 @@
--- Dead batches get all their attempts again. ARGV: epoch, time, queue, batches... (none: all). Returns how many.
-local wrong = refused()
+-- Dead batches get all their attempts again. ARGV: epoch, time, queue, batches... (none: all). Returns how many, or UNKNOWN, EPOCH, NO_STREAM.
+local wrong = refused(ARGV[3])
 if wrong then return wrong end
 local asked, done = {}, 0
 for number = 4, #ARGV do asked[ARGV[number]] = true end

@@ -2,7 +2,7 @@
 
 import itertools
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,9 +36,17 @@ def server(kind: str, folder: Path) -> Iterator[EmbeddedServer]:
         made.stop()
 
 
-def stream(server: EmbeddedServer, *, clock: Clock | None = None, **settings: Any) -> RedisQueues:
+def raw(queues: RedisQueues) -> Any:
+    """The client of a stream, to look at its keys and to do what the queues do not."""
+    return queues._client
+
+
+def stream(
+    server: EmbeddedServer, *, clock: Clock | None = None, new_id: Callable[[], str] | None = None, **settings: Any
+) -> RedisQueues:
     """The queues of a new stream."""
-    queues = RedisQueues(connect(server.url), f"test-{next(_names)}", clock=clock, worker="tester")
+    ids: dict[str, Any] = {} if new_id is None else {"new_id": new_id}
+    queues = RedisQueues(connect(server.url), f"test-{next(_names)}", clock=clock, worker="tester", **ids)
     queues.begin("epoch", StreamSettings.model_validate(settings))
     return queues
 
