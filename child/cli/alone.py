@@ -21,12 +21,12 @@ def alone(
     task: Annotated[list[str] | None, Option(help="Only this task; may be repeated.")] = None,
     steps: Annotated[int, Option(help="Batches, over all tasks: rounds x steps of the job to compare with.")] = 96,
     learning_rate: Annotated[float, Option(metavar="X", help="Of the encoder; alone, less does best.")] = 2e-4,
-    head_learning_rate: Annotated[float, Option(metavar="X")] = 3e-3,
+    head_learning_rate: Annotated[float, Option(metavar="X", help="Of the heads.")] = 3e-3,
     decay: Annotated[Decay, Option(help="Of the rates, after the warm-up.")] = "linear",
     warmup: Annotated[float, Option(metavar="X", help="Share of the steps.")] = 0.1,
-    batch_size: Annotated[int | None, Option(metavar="N")] = None,
-    max_length: Annotated[int | None, Option(metavar="N", help="Tokens.")] = None,
-    seed: Annotated[int | None, Option(metavar="N")] = None,
+    batch_size: Annotated[int | None, Option(metavar="N", help="Samples; without it each task's own.")] = None,
+    max_length: Annotated[int | None, Option(metavar="N", help="Tokens; without it each task's own.")] = None,
+    seed: Annotated[int | None, Option(metavar="N", help="Of everything that is drawn; without it 0.")] = None,
     every: Annotated[int | None, Option(metavar="N", help="Steps between two looks at the validation scores.")] = None,
     keep: Annotated[
         bool, Option("--keep/--no-keep", show_default=False, help="Whether the scores are kept here and told with later rounds.")
@@ -39,8 +39,9 @@ def alone(
     """
     if not 0 <= warmup <= 1:
         raise UsageError(f"`--warmup` should be a share from 0 to 1, found {warmup:g}.")
-    if every is not None and every < 1:
-        raise UsageError(f"`--every` should be at least 1, found {every}.")
+    for flag, count in (("--steps", steps), ("--every", every)):
+        if count is not None and count < 1:
+            raise UsageError(f"`{flag}` should be at least 1, found {count}.")
     home = open_home()
     if not (encoder / DECLARATION).is_file():
         hint = "Make one: trunkline encoder create NAME --from MODEL --keep FOLDER --no-send."
@@ -67,7 +68,11 @@ def alone(
     kind = declared.type
     specs = registry.of_type(kind, task)
     if not specs:
-        raise SampleError(f"a task of type {kind!r} should be declared here, found none{' of these names' if task else ''}.")
+        among = f" among {', '.join(task)}" if task else ""
+        declared_here = ", ".join(f"{spec.name} (type {spec.encoder})" for spec in registry.all()) or "none"
+        raise SampleError(
+            f"a task of type {kind!r}{among} should be declared here, found {declared_here}.", hint="See trunkline-child task list."
+        )
     from child import alone as training
 
     console = here()

@@ -77,8 +77,13 @@ def test_it_trains_and_scores_and_leaves_no_trace(home: Path, encoder: Path) -> 
     [
         ([], 2, "usage", "--encoder"),
         (["--encoder", "nowhere"], 5, "not_found", "`--encoder` should be the folder of an encoder, found none at nowhere"),
-        (["--encoder", "HERE", "--steps", "0"], 2, "settings", "`steps`"),
-        (["--encoder", "HERE", "--task", "mail"], 2, "sample", "found none of these names"),
+        (["--encoder", "HERE", "--steps", "0"], 2, "usage", "`--steps` should be at least 1, found 0"),
+        (
+            ["--encoder", "HERE", "--task", "mail"],
+            2,
+            "sample",
+            "'text' among mail should be declared here, found sentiment (type text)",
+        ),
         (["--encoder", "HERE", "--warmup", "2"], 2, "usage", "`--warmup` should be a share from 0 to 1, found 2"),
         (["--encoder", "HERE", "--every", "0"], 2, "usage", "`--every` should be at least 1, found 0"),
     ],
