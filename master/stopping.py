@@ -52,7 +52,7 @@ def reason_to_stop(stop: Stop, rounds: int, history: Sequence[RoundScores], elap
     if stop.seconds is not None and elapsed >= stop.seconds:
         return f"wall time of {stop.seconds:g} s is used up"
     if len(history) >= rounds:
-        return f"all {rounds} rounds done"
+        return f"all {rounds} rounds done" if rounds > 1 else "the one round done"
     return None
 
 

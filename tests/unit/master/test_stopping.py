@@ -45,6 +45,7 @@ def test_patience_looks_for_a_better_mean_and_nothing_else() -> None:
     assert reason_to_stop(stop, 9, history(0.5, 0.4, 0.6), 0.0) is None
     assert reason_to_stop(stop, 9, history(0.5, 0.5, 0.5), 0.0) == "no better mean score in 2 rounds"
     assert reason_to_stop(stop, 3, history(0.1, 0.2, 0.3), 0.0) == "all 3 rounds done"
+    assert reason_to_stop(Stop(), 1, history(0.1), 0.0) == "the one round done"
 
 
 def test_wall_time_and_targets() -> None:
