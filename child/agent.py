@@ -17,7 +17,7 @@ from typing import Any
 from child.api import MasterApi
 from child.fleet import FleetSession, Incoming, LinkLost, NotKnown, RunGone
 from child.handlers import Child
-from child.home import ChildHome
+from child.home import ChildHome, sweep
 from child.identity import Identity
 from child.machine import describe
 from child.pace import Pace
@@ -148,6 +148,7 @@ def run(
     lock = Lock(home.lock, "child")
     stop = threading.Event()
     try:
+        sweep(home, clock.now())
         with identity.api(clock) as api:
             child = Child(identity.name, home, settings, api, clock=clock, stopping=stop.is_set)
             agent = Agent(home, settings, api, child, clock, stop=stop, reread=reread)

@@ -119,3 +119,22 @@ def keep_newest(folder: Path, count: int, spare: Iterable[str] = ()) -> None:
     files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".") and path.name not in spared]
     for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)[max(0, count - len(spared)) :]:
         path.unlink(missing_ok=True)
+
+
+ABANDONED = 86400.0
+"""Seconds after which a download that broke is not gone on with: its round is over."""
+
+
+def sweep(home: ChildHome, now: float) -> int:
+    """Delete what a process that was killed left half-written, each as large as an encoder, and tell how many files that were.
+
+    Only for the one process that uses the folder: another's files are in the making.
+    """
+    count = 0
+    of_encoders = (f"encoders/*/**/{name}" for name in (".*.tmp", ".*.part", ".seeded-*"))  # whose own files may begin with a dot
+    for pattern in ("sets/.*", "updates/.*", "private/*/.*", *of_encoders):
+        for path in home.folder.glob(pattern):
+            if path.is_file() and (path.suffix != ".part" or now - path.stat().st_mtime > ABANDONED):
+                path.unlink(missing_ok=True)
+                count += 1
+    return count

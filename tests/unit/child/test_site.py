@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from child.home import ChildHome
+from child.home import ABANDONED, ChildHome, sweep
 from child.registry import Registry
 from child.sets import SetCache
 from child.settings import ChildSettings
@@ -73,3 +73,19 @@ def test_a_note_of_the_last_set_that_went_bad_is_no_set(tmp_path: Path, noted: b
     assert store.last_set() is None and list(SetCache(home, 3, nowhere)._in_use()) == []
     store.note_set("ab" * 32)
     assert store.last_set() == "ab" * 32 and list(SetCache(home, 3, nowhere)._in_use()) == ["ab" * 32]
+
+
+def test_what_a_killed_process_left_is_swept_and_a_download_is_gone_on_with(tmp_path: Path) -> None:
+    """Each is as large as an encoder: a child that is killed again and again filled its disk."""
+    home = ChildHome(tmp_path)
+    left = ["sets/.new-ab", "sets/.delta-ab", "updates/..new.7.ab.tmp", "private/tiny/.owed-ab.7.cd.tmp", "encoders/ab/.seeded-cd"]
+    kept = ["sets/ab", "sets/.ab.ab.part", "updates/ab", "private/tiny/owed-ab", "private/tiny/spare", "encoders/ab/.own", "lock"]
+    for name in (*left, *kept):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    now = (tmp_path / "sets/.ab.ab.part").stat().st_mtime
+    assert sweep(home, now) == len(left)
+    assert not any((tmp_path / name).exists() for name in left)
+    assert all((tmp_path / name).exists() for name in kept)
+    assert sweep(home, now + 2 * ABANDONED) == 1
+    assert not (tmp_path / "sets/.ab.ab.part").exists()
