@@ -176,14 +176,16 @@ class Child:
         return update, None
 
     def _train(self, message: InitialSet, attachment: bytes | None, store: PrivateStore) -> Update:
-        control = None if message.control is None else self.sets.get(message.control, None, message.control_token, None)
-        base = self.sets.get(message.base, message.delta, message.token, attachment, self.site.maker(message.encoder))
+        base, delta, control = message.base, message.delta, message.control
+        needed = {base.digest} | ({delta.held} if delta else set()) | ({control.digest} if control else set())
+        variate = None if control is None else self.sets.get(control, None, message.control_token, None, spare=needed)
+        initial = self.sets.get(base, delta, message.token, attachment, self.site.maker(message.encoder), spare=needed)
         store.note_set(message.base.digest)
         names = tuple(task.task for task in self.counter.count(message.encoder.type, message.tasks)[0])
         if not names:
             raise RefusedValue(Reason.NO_SAMPLES, "samples should be here as they were when confirmed, found none.")
         specs = self.registry.of_type(message.encoder.type, names)
-        return self.trainer.update(message, base, control, specs, store)
+        return self.trainer.update(message, initial, variate, specs, store)
 
     # -- report request -> report --------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from child.home import ChildHome, keep_newest
@@ -25,11 +25,19 @@ class SetCache:
         self.home, self.keep, self.transfer = home, keep, transfer
 
     def get(
-        self, wanted: SetRef, delta: DeltaRef | None, token: str, attachment: bytes | None, make: Make = lambda digest, to: False
+        self,
+        wanted: SetRef,
+        delta: DeltaRef | None,
+        token: str,
+        attachment: bytes | None,
+        make: Make = lambda digest, to: False,
+        *,
+        spare: Collection[str] = (),
     ) -> Path:
         """Where the set lies now.
 
         :param make: asked for the set before it is fetched.
+        :param spare: digests of what the same message needs, and which may lie here already.
         :raises RefusedValue: `digest`, `damaged`: what came is not what was named.
         """
         path = self.home.sets / wanted.digest
@@ -40,7 +48,7 @@ class SetCache:
             self._decode(wanted, delta, token, attachment, path)
         elif attachment is not None or not make(wanted.digest, path):
             self._fetch("parameter set", wanted.digest, wanted.size, token, attachment, path)
-        keep_newest(self.home.sets, self.keep, {wanted.digest, *self._in_use()})
+        keep_newest(self.home.sets, self.keep, {wanted.digest, *spare, *self._in_use()})
         return path
 
     def _in_use(self) -> Iterator[str]:

@@ -123,3 +123,12 @@ def test_a_child_that_is_too_old_for_it_is_refused(tmp_path: Path) -> None:
 def test_jobs_that_cannot_be(change: dict[str, object], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         JobSpec.model_validate({"encoder": "a", "rule": "scaffold"} | change)
+
+
+def test_a_child_that_keeps_one_set_keeps_the_variate_beside_it(tmp_path: Path) -> None:
+    """Both come with the message, one after the other: the second must not push the first out."""
+    world = world_of(tmp_path, {"amy": 40, "ben": 60})
+    for child in world.children.values():
+        child.configure(child.settings.model_copy(update={"keep_sets": 1}))
+    play = world.run(rounds=2, rule="scaffold", training=TRAINING, report=(), final_report=())
+    assert [len(play.pen.updates(number)) for number in (1, 2)] == [2, 2]
