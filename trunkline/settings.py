@@ -14,8 +14,12 @@ from pydantic import BaseModel, ValidationError
 
 from trunkline.errors import SettingsError
 from trunkline.toml import read_toml, value_of
+from trunkline.values import NAME
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_NAME = "It should begin with a letter or digit, and hold only these, `.`, `_` and `-`, 64 at most"
+"""Instead of `NAME`, the pattern that says it to programs."""
 
 
 def build(model: type[Model], table: Mapping[str, Any], source: str) -> Model:
@@ -55,7 +59,8 @@ def _explained(model: type[BaseModel], problems: Iterable[Mapping[str, Any]], so
             )
         else:
             place = f"`{path}` in {source}" if path else source  # the whole of it
-            lines.append(f"{place} is wrong: {problem['msg']}, found {repr(problem['input'])[:80]}.")
+            said = _NAME if problem.get("ctx", {}).get("pattern") == NAME else problem["msg"]
+            lines.append(f"{place} is wrong: {said}, found {repr(problem['input'])[:80]}.")
     return " ".join(lines)
 
 

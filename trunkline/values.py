@@ -14,7 +14,8 @@ from trunkline.errors import SpecError
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of a file's bytes, lower-case hex."""
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+Name = Annotated[str, Field(pattern=NAME)]
 """What a person calls a child, task, encoder or job; safe as a file name."""
 
 Count = Annotated[int, Field(ge=0, le=2**53)]

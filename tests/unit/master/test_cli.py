@@ -332,7 +332,7 @@ def test_flags_of_an_encoder_count_more_than_its_file(tmp_path: Path) -> None:
         (Wanted("a", module="f.py:N"), SettingsError, "`shape` should be the shape"),
         (Wanted("a", options=("x",)), UsageError, "`--option` should be KEY=VALUE"),
         (Wanted("a", pretrained="m", pooling="sum"), SettingsError, "`pooling` in the encoder is wrong"),
-        (Wanted("no/good", pretrained="m"), SettingsError, "`name` in the encoder is wrong"),
+        (Wanted("no/good", pretrained="m"), SettingsError, "`name` in the encoder is wrong: It should begin with a letter or digit"),
     ],
     ids=lambda value: "" if isinstance(value, Wanted) else str(value),
 )
