@@ -19,8 +19,8 @@ def demo(
     rows: Annotated[
         str, Option("--rows", metavar="SHARE", help="Share of its training rows that each child holds, or `all`.")
     ] = "0.1",
-    rounds: Annotated[int | None, Option(metavar="N")] = None,
-    steps: Annotated[int | None, Option(metavar="N", help="A round and child.")] = None,
+    rounds: Annotated[int | None, Option(metavar="N", help="Rounds.  [default: 8]")] = None,
+    steps: Annotated[int | None, Option(metavar="N", help="A round and child.  [default: 4]")] = None,
     seed: Annotated[int, Option(metavar="N")] = 0,
     report: Annotated[Path, Option("--report", metavar="FILE", help="Where the page with the curves goes.")] = Path(
         "trunkline-demo.html"

@@ -25,25 +25,29 @@ Many = list[str] | None
 def create(
     name: Name,
     file: Annotated[Path | None, Option("--file", metavar="FILE", help="A declaration in TOML; flags count more than it.")] = None,
-    type_: Annotated[str | None, Option("--type", help="What it reads; children choose their tasks by it.")] = None,
+    type_: Annotated[
+        str | None, Option("--type", help="What it reads; children choose their tasks by it.  [default: text]")
+    ] = None,
     pretrained: Annotated[str | None, Option("--from", metavar="FOLDER|HUB", help="Weights of a Hugging Face encoder.")] = None,
     revision: Annotated[str | None, Option(help="Of the model at the hub.")] = None,
     config: Annotated[str | None, Option(metavar="FOLDER|HUB", help="A Hugging Face config, to start from a seed.")] = None,
     option: Annotated[Many, Option(metavar="KEY=VALUE", help="A key of the config, or of the module; may be repeated.")] = None,
     tokenizer: Annotated[str | None, Option(metavar="FOLDER|HUB", help="Its tokenizer, where --config has none.")] = None,
-    seed: Annotated[int | None, Option(help="Where it starts from a seed.")] = None,
+    seed: Annotated[int | None, Option(help="Where it starts from a seed.  [default: 0]")] = None,
     seeded: Annotated[bool, Option("--seeded", help="Each site makes the first parameters from the seed; none travel.")] = False,
     module: Annotated[str | None, Option(metavar="FILE.py:NAME", help="Your own torch.nn.Module for what is not text.")] = None,
     shape: Annotated[str | None, Option(metavar="SHAPE", help="Of a sample's features for a module: 384, or 3x32x32.")] = None,
-    layers: Annotated[int | None, Option(help="Keep the first N.")] = None,
+    layers: Annotated[int | None, Option(help="Keep the first N; without it all.")] = None,
     freeze: Annotated[Many, Option(metavar="PATTERN", help="Parameters that stay; `embeddings` is all of them.")] = None,
     private: Annotated[Many, Option(metavar="PATTERN", help="Tensors each site keeps; `norms`: of normalisation layers.")] = None,
-    pooling: Annotated[str | None, Option(help="mean, cls or max.")] = None,
-    max_length: Annotated[int | None, Option(metavar="N", help="Tokens at most.")] = None,
+    pooling: Annotated[str | None, Option(help="mean, cls or max.  [default: mean]")] = None,
+    max_length: Annotated[int | None, Option(metavar="N", help="Tokens at most.  [default: 128]")] = None,
     dropout: Annotated[float | None, Option(help="Without it, as its own config says.")] = None,
     lora: Annotated[int | None, Option(metavar="RANK", help="Train low-rank products instead of the matrices.")] = None,
-    lora_alpha: Annotated[float | None, Option(help="Their scale is alpha / rank.")] = None,
-    lora_target: Annotated[Many, Option(metavar="PATTERN", help="Layers they are put on; may be repeated.")] = None,
+    lora_alpha: Annotated[float | None, Option(help="Their scale is alpha / rank.  [default: 16]")] = None,
+    lora_target: Annotated[
+        Many, Option(metavar="PATTERN", help="Layers they are put on; may be repeated.  [default: *query, *value]")
+    ] = None,
     keep: Annotated[
         Path | None, Option(metavar="FOLDER", help="Leave its files here too, e.g. for `trunkline-child alone`.")
     ] = None,

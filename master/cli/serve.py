@@ -17,12 +17,16 @@ Database = Annotated[str | None, Option(metavar="URL", help="Another database th
 
 @verb(app)
 def serve(
-    host: Annotated[str | None, Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 opens it to other machines.")] = None,
-    port: Annotated[int | None, Option(metavar="N", help="Of the HTTPS API.")] = None,
-    superlink_port: Annotated[int | None, Option(metavar="N", help="Of the SuperLink, for the children's messages.")] = None,
+    host: Annotated[
+        str | None, Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 opens it to other machines.  [default: 127.0.0.1]")
+    ] = None,
+    port: Annotated[int | None, Option(metavar="N", help="Of the HTTPS API.  [default: 8440]")] = None,
+    superlink_port: Annotated[
+        int | None, Option(metavar="N", help="Of the SuperLink, for the children's messages.  [default: 8441]")
+    ] = None,
     name: Names = None,
     ledger: Database = None,
-    log_level: Annotated[str | None, Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
+    log_level: Annotated[str | None, Option(metavar="LEVEL", help="debug, info, warning or error.  [default: info]")] = None,
 ) -> Result:
     """Run the master until SIGTERM or SIGINT. The first --name goes into invitations."""
     chosen = settings(
