@@ -50,6 +50,9 @@ class Choice(Section):
             at = ".".join(str(part) for part in first["loc"])
             found = f", found {options[at][:80]!r}" if at in options else ""
             where = f"`{what}` {cls.name}: `{at}`" if at else f"`{what}` {cls.name}"
+            if first["type"] == "missing":
+                hint = f"For example {cls.name}:{at}=4." if cls.model_fields[at].annotation is int else None
+                raise SpecError(f"{where} should be set, found nothing.", hint=hint) from None
             raise SpecError(f"{where} is wrong: {first['msg'].removeprefix('Value error, ')}{found}.") from None
 
 

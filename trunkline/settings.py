@@ -53,10 +53,9 @@ def _explained(model: type[BaseModel], problems: Iterable[Mapping[str, Any]], so
             said = problem["msg"].removeprefix("Value error, ")
             end = "" if said.endswith((".", "?")) else "."
             where = f"`{path}` in {source}" if path else source
-            itself = f"`{path}` should "  # it names the key; where that stands is added
-            lines.append(
-                f"{where} should {said[len(itself) :]}{end}" if said.startswith(itself) else f"{where} is wrong: {said}{end}"
-            )
+            own = said.removeprefix(f"`{path}` ")  # it names the key; where that stands is added
+            verb = " " if own != said and own.startswith("should ") else " is wrong: "
+            lines.append(f"{where}{verb}{own}{end}")
         else:
             place = f"`{path}` in {source}" if path else source  # the whole of it
             said = _NAME if problem.get("ctx", {}).get("pattern") == NAME else problem["msg"]

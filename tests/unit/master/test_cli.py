@@ -227,6 +227,11 @@ def test_each_start_has_a_key_of_its_own_so_that_a_repeated_call_starts_one_job(
     [
         (["--encoder", "a", "--codec", "zip"], None, "`codec` in the job should be one of float32, bf16"),
         (["--encoder", "a", "--rule", "medain"], None, "found 'medain'. Did you mean median?\n"),
+        (
+            ["--encoder", "a", "--rule", "fedbuff"],
+            None,
+            "`rule` in the job is wrong: fedbuff: `size` should be set, found nothing. For",
+        ),
         (["--encoder", "a", "--rule", "median+mean"], None, "says which is which.\n"),
         (["--encoder", "a", "--set", "steps=3"], None, "`steps` in the job is not a known key; did you mean `training.steps`?"),
         (["--encoder", "a", "--set", "training.stps=3"], None, "did you mean `steps`?"),
@@ -332,7 +337,11 @@ def test_flags_of_an_encoder_count_more_than_its_file(tmp_path: Path) -> None:
         (Wanted("a", module="f.py:N"), SettingsError, "`shape` should be the shape"),
         (Wanted("a", options=("x",)), UsageError, "`--option` should be KEY=VALUE"),
         (Wanted("a", pretrained="m", pooling="sum"), SettingsError, "`pooling` in the encoder is wrong"),
-        (Wanted("no/good", pretrained="m"), SettingsError, "`name` in the encoder is wrong: It should begin with a letter or digit"),
+        (
+            Wanted("no/good", pretrained="m"),
+            SettingsError,
+            "`name` in the encoder is wrong: It should begin with a letter or digit",
+        ),
     ],
     ids=lambda value: "" if isinstance(value, Wanted) else str(value),
 )
