@@ -23,7 +23,7 @@ from trunkline.errors import DamagedFile, Reason, RefusedValue, SpecError
 from trunkline.files import write_atomically
 from trunkline.folders import check_new, new_folder
 from trunkline.sets import SetFile, write_set
-from trunkline.tensors import Array, TensorSpec, narrow, widen
+from trunkline.tensors import FLOATS, Array, TensorSpec, narrow, real, widen
 
 
 class Encoder(nn.Module):
@@ -182,7 +182,11 @@ def _fill(spec: EncoderSpec, folder: Path, body: nn.Module, config: Any, tokeniz
     processor = VectorProcessor(spec.shape or ()) if config is None else _text_files(spec, folder, config, tokenizer)
     encoder = Encoder(spec, body, processor)
     write_set(folder / FROZEN, encoder.frozen_tensors())
-    shared = {name: encoder.read_shared(name, slice(0, tensor.rows)) for name, tensor in encoder.shared_spec().items()}
+    spec_of_set = encoder.shared_spec()
+    shared = {name: encoder.read_shared(name, slice(0, tensor.rows)) for name, tensor in spec_of_set.items()}
+    for name, tensor in spec_of_set.items():
+        if tensor.dtype in FLOATS and not np.isfinite(real(shared[name], tensor.dtype)).all():
+            raise SpecError(f"the initial parameters {name!r} should be finite, found NaN or infinity.")
     write_set(folder / SHARED, shared)
 
 

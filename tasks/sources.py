@@ -157,6 +157,7 @@ def _bare(model: nn.Module) -> nn.Module:
 @contextmanager
 def _hugging_face(what: object) -> Iterator[None]:
     """Quiet, and with its errors told as ours."""
+    from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
     from transformers.utils import logging
 
@@ -165,7 +166,20 @@ def _hugging_face(what: object) -> Iterator[None]:
     logging.disable_progress_bar()
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError) as error:
+    except StrictDataclassError as error:  # whose first line names the key, and whose second says what is wrong
+        said = " ".join(str(error).split()).rstrip(". ")
+        raise SpecError(f"`{what}` should make an encoder, found: {said}") from error
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        ArithmeticError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        ImportError,
+        SafetensorError,
+    ) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(". ")
         raise SpecError(f"`{what}` should make an encoder, found: {said}") from error
     finally:

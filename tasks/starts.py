@@ -58,6 +58,8 @@ def fill_(spec: EncoderSpec, body: nn.Module, config: Any) -> Recipe | None:
     if isinstance(source, Pretrained) or source.init != "seeded":
         return None
     spread = float(getattr(config, "initializer_range", None) or _SPREAD)
+    if not 0 <= spread < float("inf"):
+        raise SpecError(f"`initializer_range` should be a finite number from 0 on, found {spread}.")
     recipe = recipe_for(body, TORCH if config is None else hugging_face(spread), source.seed)
     recipe.fill_(body)
     return recipe

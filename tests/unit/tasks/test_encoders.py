@@ -288,6 +288,9 @@ def test_a_path_is_never_looked_for_at_the_hub(path: str, tmp_path: Path) -> Non
         ({"vocab_size": 10}, True, "`vocab_size` should be at least"),
         ({}, False, "`source.tokenizer` should be"),
         ({"hidden_size": 33}, True, "should make an encoder"),
+        ({"hidden_size": 0}, True, "should make an encoder, found: "),
+        ({"initializer_range": 0}, True, "should make an encoder, found: .*expected float, got int"),
+        ({"initializer_range": 1e38}, True, "should be finite, found NaN or infinity"),
         ({"model_type": "t5"}, True, "found an encoder with a decoder"),
     ],
 )

@@ -90,6 +90,20 @@ def test_a_parameter_that_nobody_knows_is_named_when_the_encoder_is_made(module:
     assert not (tmp_path / "e").exists()
 
 
+@pytest.mark.parametrize(
+    ("spread", "said"),
+    [
+        (float("inf"), "`initializer_range` should be a finite number from 0 on"),
+        (-1.0, "`initializer_range` should be a finite number from 0 on"),
+        (1e38, "should be finite, found NaN or infinity"),
+    ],
+)
+def test_a_spread_that_makes_no_numbers(tokenizer_folder: Path, tmp_path: Path, spread: float, said: str) -> None:
+    source = Config(options={**tiny.OPTIONS, "initializer_range": spread}, init="seeded", tokenizer=str(tokenizer_folder))
+    with pytest.raises(SpecError, match=said):
+        encoders.create(EncoderSpec(name="tiny", source=source, max_length=16), tmp_path / "e")
+
+
 def test_what_is_no_such_folder_is_said(encoder_folder: Path, tmp_path: Path) -> None:
     assert starts.read(encoder_folder) is None and not (encoder_folder / SEEDED).exists()
     with pytest.raises(SpecError, match=r"found no seeded\.json"):
