@@ -31,6 +31,7 @@ from trunkline.values import Digest, Value
 Part = Literal["frozen.safetensors", "shared.safetensors"]
 
 _SPREAD = 0.02  # where a config does not tell; as BERT has it
+_WIDEST = 1e6  # nothing learns from anywhere near; far beyond, float32 has no room for what is drawn
 
 
 class Start(Value):
@@ -58,8 +59,8 @@ def fill_(spec: EncoderSpec, body: nn.Module, config: Any) -> Recipe | None:
     if isinstance(source, Pretrained) or source.init != "seeded":
         return None
     spread = float(getattr(config, "initializer_range", None) or _SPREAD)
-    if not 0 <= spread < float("inf"):
-        raise SpecError(f"`initializer_range` should be a finite number from 0 on, found {spread}.")
+    if not 0 <= spread <= _WIDEST:
+        raise SpecError(f"`initializer_range` should be from 0 to {_WIDEST:g}, found {spread:g}.")
     recipe = recipe_for(body, TORCH if config is None else hugging_face(spread), source.seed)
     recipe.fill_(body)
     return recipe

@@ -90,17 +90,10 @@ def test_a_parameter_that_nobody_knows_is_named_when_the_encoder_is_made(module:
     assert not (tmp_path / "e").exists()
 
 
-@pytest.mark.parametrize(
-    ("spread", "said"),
-    [
-        (float("inf"), "`initializer_range` should be a finite number from 0 on"),
-        (-1.0, "`initializer_range` should be a finite number from 0 on"),
-        (1e38, "should be finite, found NaN or infinity"),
-    ],
-)
-def test_a_spread_that_makes_no_numbers(tokenizer_folder: Path, tmp_path: Path, spread: float, said: str) -> None:
+@pytest.mark.parametrize("spread", [float("inf"), 1e38])
+def test_a_spread_that_makes_no_numbers(tokenizer_folder: Path, tmp_path: Path, spread: float) -> None:
     source = Config(options={**tiny.OPTIONS, "initializer_range": spread}, init="seeded", tokenizer=str(tokenizer_folder))
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(SpecError, match=r"`initializer_range` should be from 0 to 1e\+06, found "):
         encoders.create(EncoderSpec(name="tiny", source=source, max_length=16), tmp_path / "e")
 
 
