@@ -40,15 +40,7 @@ def connect(url: str, *, seconds: float = 5.0) -> Client:
         unknown = sorted({name for name, _ in parse_qsl(urlsplit(url).query)} - set(OPTIONS))
         if unknown:
             raise SettingsError(f"the options of {_shown(url)} should be of {', '.join(OPTIONS)}, found {', '.join(unknown)}.")
-        # A command is never sent twice by the library: our scripts know what to do with a repeated one, others do not.
-        client = redis.Redis.from_url(
-            url,
-            socket_timeout=seconds,
-            socket_connect_timeout=seconds,
-            retry=Retry(NoBackoff(), 0),
-            health_check_interval=25,
-            encoding_errors="backslashreplace",
-        )
+        client = _client(url, seconds)
     except ValueError:  # whose text may hold a part of a password
         raise SettingsError(
             f"the address of a Redis should be redis://, rediss:// or unix://, with a number as its port, found {_shown(url)}."
@@ -56,6 +48,11 @@ def connect(url: str, *, seconds: float = 5.0) -> Client:
     try:
         with told(_shown(url)):
             _check(client, _shown(url))
+    except ValueError:  # a number of its answer is none
+        client.close()
+        raise Unreachable(
+            f"{_shown(url)} should speak the protocol of Redis, found another.", hint="Is it the right port?"
+        ) from None
     except TypeError:
         client.close()
         raise SettingsError(f"the options of TLS should stand at an address of rediss://, found them at {_shown(url)}.") from None
@@ -65,14 +62,27 @@ def connect(url: str, *, seconds: float = 5.0) -> Client:
     return client
 
 
+def _client(url: str, seconds: float) -> Client:
+    # A command is never sent twice by the library: our scripts know what to do with a repeated one, others do not.
+    return Client.from_url(
+        url,
+        socket_timeout=seconds,
+        socket_connect_timeout=seconds,
+        retry=Retry(NoBackoff(), 0),
+        health_check_interval=25,
+        protocol=2,  # the newer one is greeted with a word that a server before 6 does not know: it could not say how old it is
+        encoding_errors="backslashreplace",
+    )
+
+
 def loading(url: str, *, seconds: float = 2.0) -> bool:
     """Whether a server is there that still reads its data."""
-    with redis.Redis.from_url(url, socket_timeout=seconds, socket_connect_timeout=seconds, retry=Retry(NoBackoff(), 0)) as client:
+    with _client(url, seconds) as client:
         try:
             return bool(client.info("persistence").get("loading"))  # type: ignore[union-attr]
         except redis.exceptions.BusyLoadingError:
             return True
-        except (redis.RedisError, OSError):
+        except (redis.RedisError, OSError, ValueError):
             return False
 
 

@@ -92,6 +92,8 @@ class EmbeddedServer:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         self._wait_for_end(pid, seconds)
+        if self._process is not None:
+            self._process.poll()  # another than us may have ended it
 
     def _locked(self, deadline: Deadline) -> Lock:
         while True:
@@ -141,6 +143,8 @@ class EmbeddedServer:
         write_atomically(self._conf, os.fsencode(text), mode=0o600)
         server = self._program or program()
         # A session of its own: what ends the master's terminal does not end the server in the middle of a write.
+        if self._process is not None:
+            self._process.poll()
         try:
             self._process = subprocess.Popen(
                 [str(server), str(self._conf)],
