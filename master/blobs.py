@@ -180,6 +180,16 @@ class BlobStore:
         """A path for a file in the making, unlike any other; hand it to `add_file(path, move=True)` when it is complete."""
         return self._scratch / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:80]}.{os.getpid()}.{os.urandom(6).hex()}"
 
+    @contextmanager
+    def scratches(self, *names: str) -> Iterator[list[Path]]:
+        """Such paths; a file that was not handed over when the block ends is deleted, so a full disk is not filled by retries."""
+        paths = [self.scratch(name) for name in names]
+        try:
+            yield paths
+        finally:
+            for path in paths:
+                path.unlink(missing_ok=True)
+
     def sweep(self, older_than: float) -> int:
         """Delete parts, scratch and half-written files that nobody touched for so many seconds, and say how many."""
         before, count = self._clock.now() - older_than, 0

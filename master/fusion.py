@@ -134,15 +134,17 @@ def _finite(recipe: Parameters) -> Parameters:
 
 @contextmanager
 def written(blobs: BlobStore, fused: Fused) -> Iterator[tuple[str | None, Parameters | None]]:
-    """What the rule remembers, as a blob that the target set can be read with the help of."""
+    """What the rule remembers, as a file that the target set can be read with the help of. It becomes a blob when the block ends
+    without an error: nothing stays of a round that comes to nothing.
+    """
     if fused.state is None:
         yield None, None
         return
-    scratch = blobs.scratch("state")
-    digest = write_rows(scratch, fused.state.tensors.spec, fused.state.tensors.read)
-    blobs.add_file(scratch, move=True, digest=digest)
-    with blobs.open_set(digest) as file:
-        yield digest, Parameters(file.spec, file.read)
+    with blobs.scratches("state") as (path,):
+        digest = write_rows(path, fused.state.tensors.spec, fused.state.tensors.read, durable=False)
+        with SetFile(path) as file:
+            yield digest, Parameters(file.spec, file.read)
+        blobs.add_file(path, move=True, digest=digest)
 
 
 def fuse(blobs: BlobStore, spec: JobSpec, inputs: Inputs) -> Outcome:

@@ -34,19 +34,19 @@ def publish(blobs: BlobStore, held: str, base: SetFile, fused: Parameters, codec
     """
     kind = codecs.find(codec)
     left = codecs.owed_spec(kind, base.spec)
-    whole, difference, rest = (blobs.scratch(name) for name in ("target", "delta", "residual"))
-    if not left:  # everything travels as it is
-        return Target(*blobs.add_file(whole, move=True, digest=write_rows(whole, fused.spec, fused.read)), None)
-    owed = None if residual is None else Owed(residual.spec, residual.read)
-    with (
-        _reading(blobs, fused, once=isinstance(kind, Sliced)) as new,
-        SetWriter(whole, base.spec, durable=False, hashed=True, behind=True) as target,  # flushed as they become blobs
-        SetWriter(rest, left, durable=False, hashed=True, behind=True) as kept,
-    ):
-        codecs.encode(difference, codec, base, new, owed=owed, arrives=target.write, left=kept.write, durable=False)
-    digest, size = blobs.add_file(whole, move=True, digest=target.digest)
-    delta, delta_size = blobs.add_file(difference, move=True)
-    remembered, _ = blobs.add_file(rest, move=True, digest=kept.digest)
+    with blobs.scratches("target", "delta", "residual") as (whole, difference, rest):
+        if not left:  # everything travels as it is
+            return Target(*blobs.add_file(whole, move=True, digest=write_rows(whole, fused.spec, fused.read)), None)
+        owed = None if residual is None else Owed(residual.spec, residual.read)
+        with (
+            _reading(blobs, fused, once=isinstance(kind, Sliced)) as new,
+            SetWriter(whole, base.spec, durable=False, hashed=True, behind=True) as target,  # flushed as they become blobs
+            SetWriter(rest, left, durable=False, hashed=True, behind=True) as kept,
+        ):
+            codecs.encode(difference, codec, base, new, owed=owed, arrives=target.write, left=kept.write, durable=False)
+        digest, size = blobs.add_file(whole, move=True, digest=target.digest)
+        delta, delta_size = blobs.add_file(difference, move=True)
+        remembered, _ = blobs.add_file(rest, move=True, digest=kept.digest)
     return Target(digest, size, DeltaRef(held=held, digest=delta, size=delta_size, codec=codec), remembered)
 
 
@@ -56,10 +56,7 @@ def _reading(blobs: BlobStore, fused: Parameters, *, once: bool) -> Iterator[Rea
     if once:
         yield fused.read
         return
-    whole = blobs.scratch("fused")
-    try:
+    with blobs.scratches("fused") as (whole,):
         write_rows(whole, fused.spec, fused.read, durable=False)
         with SetFile(whole) as file:
             yield file.read
-    finally:
-        whole.unlink(missing_ok=True)

@@ -1,6 +1,11 @@
 """What a target is written as, and what the master keeps of it for the next one."""
 
+import errno
+import itertools
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +15,7 @@ from master.publish import Target, publish
 from master.rules import Parameters
 from tests.support.wires import LOSSY, reader
 from trunkline.codecs import Decoder
-from trunkline.errors import RefusedValue
+from trunkline.errors import RefusedValue, StorageFailed
 from trunkline.sets import write_set
 from trunkline.tensors import Array, TensorSpec
 
@@ -100,3 +105,32 @@ def test_the_versions_follow_what_was_fused(blobs: BlobStore, first: str, codec:
     found, rest, start = blobs.open_set(held).tensors(), blobs.open_set(residual).tensors(), tensors(0)
     for name in rest:
         np.testing.assert_allclose(found[name] + rest[name], start[name] + 12 * moved[name].astype(np.float64), atol=5e-5)
+
+
+@pytest.mark.parametrize("codec", ["float32", "int8", "topk"])
+def test_a_disk_that_fails_leaves_nothing_behind_at_whatever_write(
+    blobs: BlobStore, first: str, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job stays open and is tried again: what each try left would fill the disk that has just been cleared."""
+    calls, failing = itertools.count(1), 0
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if next(calls) == failing:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*arguments)
+
+        return call
+
+    for name in ("pwrite", "fsync", "replace"):
+        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+    while True:
+        calls, failing = itertools.count(1), failing + 1
+        try:
+            target = step(blobs, first, tensors(failing), codec)
+        except StorageFailed:
+            assert not list((blobs.folder / "scratch").iterdir()), failing
+        else:
+            break
+    assert failing > 8
+    blobs.verify(target.digest)
