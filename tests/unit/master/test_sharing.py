@@ -260,6 +260,32 @@ def test_average_linkage_weighs_all_pairs() -> None:
     assert groups(["a", "b"], [[1, None], [None, 1]]) == [["a", "b"]] and groups([], []) == []
 
 
+def plain_groups(cosines: Sequence[Sequence[float | None]], least: float) -> list[list[str]]:
+    """Average linkage in plain loops."""
+    found = [[place] for place in range(len(cosines))]
+    while len(found) > 1:
+        linked = {}
+        for two, one in ((late, early) for late in range(len(found)) for early in range(late)):
+            pairs = [cosines[a][b] or 0.0 for a in found[one] for b in found[two]]
+            linked[one, two] = sum(pairs) / len(pairs)
+        (one, two) = max(linked, key=lambda pair: linked[pair])
+        if linked[one, two] < least:
+            break
+        found[one] = sorted(found[one] + found.pop(two))
+    return [[str(place) for place in group] for group in found]
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 30])
+def test_groups_are_those_of_plain_loops(count: int) -> None:
+    """With some pairs that were never seen. The loops took minutes for hundreds of tasks, which one child can name."""
+    rng = np.random.default_rng(count)
+    for least in (-0.3, -0.02, 0.05, 0.3):
+        table = np.round(np.tanh(rng.standard_normal((count, count))), 4)
+        table = np.where(rng.random((count, count)) < 0.1, np.nan, (table + table.T) / 2)
+        cosines = [[None if np.isnan(value) else float(value) for value in row] for row in np.fmax(table, table.T)]
+        assert groups([str(place) for place in range(count)], cosines, least) == plain_groups(cosines, least)
+
+
 def test_scores_count_for_more_than_directions() -> None:
     opposite = [[1.0, -0.5], [-0.5, 1.0]]
     found = advised("ab", opposite, {"a": 0.05, "b": 0.01})
