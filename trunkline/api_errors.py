@@ -18,6 +18,8 @@ from trunkline.errors import (
     Fenced,
     NotAuthorized,
     NotFound,
+    QueueFull,
+    QueuePaused,
     Reason,
     RefusedValue,
     SampleError,
@@ -66,6 +68,8 @@ STATUS: Mapping[type[TrunklineError], int] = {
     NotFound: 404,
     Conflict: 409,
     AlreadyRunning: 409,
+    QueueFull: 429,
+    QueuePaused: 409,
     Fenced: 409,
 }
 """The HTTP status of every error. The class itself travels as its `code`; the status is for proxies and people."""
