@@ -9,6 +9,9 @@ from trunkline.errors import DamagedFile, Reason, RefusedValue
 from trunkline.messages import Confirmation, Report, Update
 from trunkline.sets import SetFile
 
+MOST_TASKS = 100
+"""Of one child. Tasks are compared pair by pair in every round: thousands would fill the master's memory and its ledger."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expected:
@@ -31,6 +34,12 @@ def check_confirmation(confirmation: Confirmation, *, child: str, job: str, numb
     names = [task.task for task in confirmation.tasks]
     if len(set(names)) != len(names):
         raise RefusedValue(Reason.COUNT, f"each task should be confirmed once, found {', '.join(names)}.")
+    if len(names) > MOST_TASKS:
+        raise RefusedValue(
+            Reason.COUNT,
+            f"a child should confirm at most {MOST_TASKS} tasks, found {len(names)}.",
+            hint="`tasks` of a job names those that it is about.",
+        )
     if not any(task.samples for task in confirmation.tasks):
         raise RefusedValue(Reason.NO_SAMPLES, "a confirmation should count at least one sample, found none.")
 

@@ -14,7 +14,7 @@ from tests.support.sites import QuadraticSite
 from trunkline import codecs
 from trunkline.errors import DeadlineExceeded
 from trunkline.files import sha256_file
-from trunkline.messages import InitialSet, Update
+from trunkline.messages import Confirmation, InitialSet, Instruction, Update
 from trunkline.sets import SetFile
 
 SGD = {"steps": 1, "learning_rate": 0.5, "warmup": 0.0, "optimizer": "sgd", "decay": "none", "clip_norm": 0.0}
@@ -94,3 +94,28 @@ def test_a_trial_says_so_and_tells_no_figures(tmp_path: Path) -> None:
     *_, last = trials(bench.blobs, bench.ledger.reader(bench.ledger.jobs()[-1].id), "adam")
     assert "should be finite" in str(last.error)
     assert last.step is None
+
+
+@dataclass
+class Busybody(QuadraticSite):
+    """Says that it has very many tasks."""
+
+    tasks: int = 0
+
+    def confirm(self, message: Instruction) -> Confirmation:
+        confirmation = super().confirm(message)
+        (task,) = confirmation.tasks
+        more = tuple(task.model_copy(update={"task": f"point-{number}"}) for number in range(1, self.tasks))
+        return confirmation.model_copy(update={"tasks": (task, *more)})
+
+
+@pytest.mark.parametrize(("tasks", "state"), [(100, "member"), (101, "refused")])
+def test_a_child_names_so_many_tasks_and_no_more(tmp_path: Path, tasks: int, state: str) -> None:
+    """They are compared pair by pair: ten thousand of one child were gigabytes at the master."""
+    bench = make_bench(tmp_path, {"a": 3, "b": 4}, url="sqlite://")
+    other = bench.sites["b"]
+    bench.sites["b"] = Busybody("b", other.points, other.folder, bench.blobs, bench.gate, bench.trace, tasks=tasks)
+    play = bench.play(rounds=1)
+    run(play)
+    told = {member.child: (member.state, member.reason) for member in play.pen.members(1)}
+    assert told == {"a": ("member", None), "b": (state, None if state == "member" else "count")}
