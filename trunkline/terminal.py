@@ -171,7 +171,8 @@ def cell(value: Any) -> str:
     return _CONTROL.sub(" ", str(value))  # what a child told may not steer the terminal
 
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]+")
+"""Control signs, and those that end a line or turn the direction of what stands after them."""
 
 
 def amount(count: float) -> str:

@@ -119,6 +119,8 @@ def test_columns_line_up_and_an_empty_table_says_so() -> None:
 
 def test_what_a_child_said_cannot_steer_the_terminal() -> None:
     assert cell("a\x1b[2Jb\r\nc\x9b") == "a [2Jb c "
+    assert cell("a\u202e0.9\u2066b\u2028c") == "a 0.9 b c", "nor turn a line round"
+    assert cell("ä \u05d0\u05d1 \u4e2d") == "ä \u05d0\u05d1 \u4e2d", "words of any script stay as they are"
     _, _, err = printed("table", Result(error=NotFound("child \x1b[31m'x'\n should be there, found none.")))
     assert err.count("\n") == 1 and "\x1b" not in err
 
