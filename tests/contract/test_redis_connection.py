@@ -13,7 +13,7 @@ import redis
 from queues.connection import connect, loading, told
 from queues.embedded import EmbeddedServer
 from queues.redis import RedisQueues
-from tests.support.streams import KINDS, raw, server, stream
+from tests.support.streams import KINDS, client, raw, server, stream
 from trunkline.errors import (
     FailedError,
     NotAuthorized,
@@ -35,55 +35,55 @@ def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Embed
 
 
 @contextmanager
-def changed(client: Any, **settings: str) -> Iterator[None]:
-    before = {name: client.config_get(name)[name] for name in settings}
+def changed(default: Any, **settings: str) -> Iterator[None]:
+    before = {name: default.config_get(name)[name] for name in settings}
     for name, value in settings.items():
-        client.config_set(name, value)
+        default.config_set(name, value)
     yield
     for name, value in before.items():
-        client.config_set(name, value)
-    while client.info("persistence")["aof_rewrite_in_progress"] or client.info("persistence")["aof_rewrite_scheduled"]:
+        default.config_set(name, value)
+    while default.info("persistence")["aof_rewrite_in_progress"] or default.info("persistence")["aof_rewrite_scheduled"]:
         pass  # a server that begins to keep a file does not end before it has one
 
 
 def test_a_server_that_would_lose_samples_is_refused_and_all_is_said(own_server: EmbeddedServer) -> None:
     queues = stream(own_server)
     queues.open("a", 1)
-    client = raw(queues)
+    default = raw(queues)
     with (
-        changed(client, appendonly="no", maxmemory="100mb", **{"maxmemory-policy": "allkeys-lru"}),
+        changed(default, appendonly="no", maxmemory="100mb", **{"maxmemory-policy": "allkeys-lru"}),
         pytest.raises(SettingsError) as error,
     ):
         connect(own_server.url)
     assert "appendonly yes" in str(error.value)
     assert "noeviction" in str(error.value)
     assert "allkeys-lru" in str(error.value)
-    with changed(client, maxmemory="100mb"):
+    with changed(default, maxmemory="100mb"):
         connect(own_server.url).close()  # it refuses what it has no room for
-    client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    default.execute_command("REPLICAOF", "127.0.0.1", "1")
     with pytest.raises(SettingsError, match="primary, found a slave"):
         connect(own_server.url)
     with pytest.raises(SettingsError, match="replica"):
         queues.push("a", [b"x"])
     with pytest.raises(SettingsError, match="replica"):
         queues.open("b", 1)
-    client.execute_command("REPLICAOF", "NO", "ONE")
+    default.execute_command("REPLICAOF", "NO", "ONE")
     assert queues.counts("a").pushed == 0
 
 
 def test_users_and_passwords(own_server: EmbeddedServer) -> None:
-    client = raw(stream(own_server))
-    client.execute_command("ACL", "SETUSER", "reader", "on", ">se/cret@1", "~*", "+info")
-    client.execute_command("ACL", "SETUSER", "default", "resetpass", ">other")
+    default = raw(stream(own_server))
+    default.execute_command("ACL", "SETUSER", "reader", "on", ">se/cret@1", "~*", "+info")
+    default.execute_command("ACL", "SETUSER", "default", "resetpass", ">other")
     address = own_server.url.removeprefix("unix://")
     for url in (f"unix://{address}", f"unix://:wrong@{address}", f"unix://ghost:se%2Fcret%401@{address}"):
         with pytest.raises(NotAuthorized) as error:
             connect(url)
         assert "wrong" not in str(error.value).replace("WRONGPASS", "")
     with pytest.raises(NotAuthorized):
-        RedisQueues(connect(f"unix://reader:se%2Fcret%401@{address}"), "a").begin("epoch")
-    RedisQueues(connect(f"unix://:other@{address}"), "a").begin("epoch")
-    client.execute_command("ACL", "SETUSER", "default", "nopass")
+        RedisQueues(client(own_server, f"unix://reader:se%2Fcret%401@{address}"), "a").begin("epoch")
+    RedisQueues(client(own_server, f"unix://:other@{address}"), "a").begin("epoch")
+    default.execute_command("ACL", "SETUSER", "default", "nopass")
 
 
 # -- what is no Redis, or an old one -------------------------------------------------------------------------------------

@@ -42,17 +42,18 @@ class Pair:
         self.claims: list[Claim[bytes]] = []
         self.sent: dict[tuple[str, str], int] = {}
         self.pushed = 0
+        self.seen: set[str] = set()
         self.plain.now = 1000.0 * self.clock.now()
 
     def command(self) -> None:
         verbs = (self.push, self.push, self.push, self.claim, self.claim, self.claim, self.word, self.word, self.word, self.wait)
-        self.rng.choice((*verbs, *verbs, self.configure, self.dead, self.release))()
+        self.rng.choice((*verbs, *verbs, self.configure, self.configure, self.dead, self.release))()
         self.compare()
 
     def configure(self) -> None:
         queue = self.rng.choice(QUEUES)
         if queue in self.plain.lines and self.rng.random() < 0.6:
-            state = self.rng.choice(("open", "open", "open", "paused", "draining", "stopped"))
+            state = self.rng.choice((*["open"] * 6, "paused", "draining", "stopped"))
             self.queues.set_state(queue, state)  # type: ignore[arg-type]
             self.plain.configure(queue, state=state)
             return
@@ -156,6 +157,8 @@ class Pair:
             assert self.queues.waiting(queue) == tuple(sample for _, sample in line.waiting)
             want = [(batch.id, batch.attempt, batch.samples, batch.reason) for batch in self.plain.dead(queue)]
             assert [(c.id, c.attempt, list(c.samples), reason) for c, reason in self.queues.dead(queue)] == want
+        for batch in self.plain.batches.values():
+            self.seen |= {batch.place, f"attempt {batch.attempt}", "aside" if batch.aside else ""}
         meta = raw(self.queues).hget(self.queues._key("meta"), "bytes")
         assert int(meta) == self.plain.bytes
 
@@ -164,11 +167,15 @@ class Pair:
 @pytest.mark.parametrize("policy", ["arrival", "equal", "proportional", "temperature", "priority"])
 def test_the_scripts_do_what_the_plain_stream_does(kind: str, policy: str, request: pytest.FixtureRequest) -> None:
     server: EmbeddedServer = request.getfixturevalue(f"{kind}_server")
-    for seed in range(4):
+    seen: set[str] = set()
+    for seed in range(8):
         pair = Pair(server, policy, seed)
+        for _ in range(5):
+            pair.configure()
         for number in range(150):
             try:
                 pair.command()
             except AssertionError as error:
                 raise AssertionError(f"seed {seed}, command {number}: {error}") from error
-        assert any(claim.attempt > 1 for claim in pair.claims)
+        seen |= pair.seen
+    assert seen >= {"lease", "submitted", "applied", "released", "dead", "purged", "aside", "attempt 4"}, "the walk came everywhere"

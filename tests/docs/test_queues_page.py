@@ -13,9 +13,10 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from queues.embedded import EmbeddedServer
-from queues.redis import CHUNK, CHUNK_BYTES, RedisQueues, connect
+from queues.redis import CHUNK, CHUNK_BYTES, RedisQueues
 from queues.settings import Policy, QueueSettings, State, StreamSettings
 from tests.docs import commands
+from tests.support.streams import client, close_clients
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "queues.md").read_text(encoding="utf-8")
 
@@ -51,7 +52,7 @@ def test_what_a_terminal_shows(tmp_path: Path) -> None:
         pytest.skip("no redis-cli on this machine: apt-get install redis-tools")
     server = EmbeddedServer(tmp_path / "redis", durable=False)
     server.start()
-    queues = RedisQueues(connect(server.url), "reviews")
+    queues = RedisQueues(client(server), "reviews")
     queues.begin("epoch")
     queues.open("sentiment", 100)
     # It shows a person what a program does not get; and it should find our server.
@@ -78,6 +79,7 @@ def test_what_a_terminal_shows(tmp_path: Path) -> None:
         assert done.stdout + done.stderr == blocks[0]
         assert queues.waiting("sentiment") == (b"sample one", b"sample two", b"sample three")
     finally:
+        close_clients(server)
         server.stop()
 
 

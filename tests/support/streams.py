@@ -20,6 +20,8 @@ KINDS = ("embedded", "debian")
 """The server that comes with Trunkline, and Debian's redis-server."""
 
 _names = itertools.count()
+_clients: dict[str, list[Any]] = {}
+"""Of each server, by its address: closed when it is stopped."""
 
 
 @contextmanager
@@ -33,7 +35,19 @@ def server(kind: str, folder: Path) -> Iterator[EmbeddedServer]:
     try:
         yield made
     finally:
+        close_clients(made)
         made.stop()
+
+
+def client(server: EmbeddedServer, url: str = "") -> Any:
+    """One that is closed when the server is stopped."""
+    _clients.setdefault(server.url, []).append(connect(url or server.url))
+    return _clients[server.url][-1]
+
+
+def close_clients(server: EmbeddedServer) -> None:
+    for one in _clients.pop(server.url, []):
+        one.close()
 
 
 def raw(queues: RedisQueues) -> Any:
@@ -46,7 +60,7 @@ def stream(
 ) -> RedisQueues:
     """The queues of a new stream."""
     ids: dict[str, Any] = {} if new_id is None else {"new_id": new_id}
-    queues = RedisQueues(connect(server.url), f"test-{next(_names)}", clock=clock, worker="tester", **ids)
+    queues = RedisQueues(client(server), f"test-{next(_names)}", clock=clock, worker="tester", **ids)
     queues.begin("epoch", StreamSettings.model_validate(settings))
     return queues
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from queues.connection import connect
 from queues.embedded import PATH_LIMIT, EmbeddedServer
 from queues.redis import RedisQueues
+from tests.support.streams import client, close_clients
 from trunkline.errors import DeadlineExceeded, FailedError, SettingsError, StorageFailed, TrunklineError
 
 pytestmark = pytest.mark.system
@@ -27,6 +27,7 @@ def ended(*servers: EmbeddedServer) -> Iterator[None]:
         yield
     finally:
         for server in servers:
+            close_clients(server)
             server.stop()
 
 
@@ -35,7 +36,7 @@ def pid_in(folder: Path) -> int:
 
 
 def queues_of(server: EmbeddedServer, name: str = "s") -> RedisQueues:
-    queues = RedisQueues(connect(server.url), name)
+    queues = RedisQueues(client(server), name)
     queues.begin("epoch")
     return queues
 
