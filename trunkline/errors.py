@@ -167,6 +167,10 @@ class StorageFailed(FailedError):
     code = "storage"
     retryable = True
 
+    @property
+    def public(self) -> str:  # a path is the site's own
+        return "the disk should take what is written, found that it refused. The site's own log says where."
+
 
 class DeadlineExceeded(TrunklineError):
     """A wait ran out; the message says what was waited for."""

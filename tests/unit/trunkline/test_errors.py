@@ -69,3 +69,8 @@ def test_reasons_are_words_that_may_stand_in_a_ledger() -> None:
 def test_what_is_told_to_other_sites_quotes_no_sample() -> None:
     assert TrunklineError("said.", hint="Do this.").public == "said. Do this."
     assert "secret" not in errors.SampleError("`a.csv`, line 3: found 'secret'.", hint="Not 'secret'.").public
+
+
+def test_what_a_full_disk_says_to_another_site_names_no_path() -> None:
+    error = errors.StorageFailed("`/home/clinic/ward-7/sets` should take 84 MB, found: no space left on device.")
+    assert "ward-7" in str(error) and "ward-7" not in error.public
