@@ -72,5 +72,5 @@ def test_what_is_told_to_other_sites_quotes_no_sample() -> None:
 
 
 def test_what_a_full_disk_says_to_another_site_names_no_path() -> None:
-    error = errors.StorageFailed("`/home/clinic/ward-7/sets` should take 84 MB, found: no space left on device.")
+    error = errors.StorageFailed("`/srv/ward-7/sets` should take 84 MB, found: no space left on device.")
     assert "ward-7" in str(error) and "ward-7" not in error.public
