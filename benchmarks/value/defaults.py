@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from benchmarks.value.results import Result, Results
 from benchmarks.value.study import TUNING_SEED, Cell, Rates, Run, make
 
-SEEDS = (TUNING_SEED, TUNING_SEED + 1)
+SEEDS = (TUNING_SEED, TUNING_SEED + 1, TUNING_SEED + 2)
 
 
 def wanted(cell: Cell, shared: Rates) -> list[Run]:
