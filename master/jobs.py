@@ -106,7 +106,7 @@ class JobSpec(Section):
 
     encoder: Name
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 24
-    rule: RuleWord = "mean:by=equal"
+    rule: RuleWord = "mean_by_task"
     codec: Codec = "float32"
     transfer: Transfer = "blob"
     tasks: tuple[Name, ...] = ()  # empty: all of the encoder's type

@@ -24,7 +24,7 @@ def _changes(usual: Run) -> Iterator[Run]:
     yield replace(usual, rounds=6, moments="fresh")
     yield replace(usual, rule="mean")
     yield replace(usual, rule="mean:by=sqrt")
-    yield replace(usual, rule="mean_by_task")
+    yield replace(usual, rule="mean:by=equal")
     yield replace(usual, rounds=48)
     yield replace(usual, decay="none")
     yield replace(usual, rounds=23, settle_steps=4)

@@ -13,7 +13,7 @@ VERSION = 2
 
 BATCH, LENGTH, LAYERS = 8, 24, 2  # samples a step, tokens at most, layers of MiniLM's six
 STEPS, ROUNDS = 96, 24  # of a child, in every variant and cell; of the shared one
-RULE, CODEC = "mean:by=equal", "float32"  # of the shared variant
+RULE, CODEC = "mean_by_task", "float32"  # of the shared variant
 
 Variant = Literal["alone", "shared", "pooled"]
 Start = Literal["pretrained", "scratch"]
@@ -149,7 +149,7 @@ def make(variant: Variant, cell: Cell, seed: int, rates: Rates, split: Split = "
 OTHER_RULES = (
     "mean",
     "mean:by=sqrt",
-    "mean_by_task",
+    "mean:by=equal",
     "median",  # within each task, then across tasks
     "median:within=round",  # over all children
     "trimmed_mean:within=round,trim=0.2",

@@ -34,7 +34,7 @@ class Flag:
 FLAGS: tuple[Flag, ...] = (
     Flag("encoder", "encoder", "text", "The encoder to train."),
     Flag("rounds", "rounds", "int", "Rounds at most.", "24"),
-    Flag("rule", "rule", "text", "How updates are fused, e.g. clip:norm=1+median; see trunkline rule list.", "mean:by=equal"),
+    Flag("rule", "rule", "text", "How updates are fused, e.g. clip:norm=1+median; see trunkline rule list.", "mean_by_task"),
     Flag("codec", "codec", "text", "How sets travel, e.g. int8 or topk:share=0.01; see docs/codecs.md.", "float32"),
     Flag("transfer", "transfer", "text", "blob, or inline: parameter sets inside Flower's messages.", "blob"),
     Flag("task", "tasks", "list", "Only this task; may be repeated. Without it all of the encoder's type."),

@@ -23,7 +23,7 @@ def list_() -> Result:
     parts = [describe(part) for part in PARTS.values()]
     lines = overview(parts, ("name", "kind", "options", "about"))
     about = [
-        "A rule is FILTER+…+COMBINE+STEP, e.g. clip:norm=1+median+adam. A job that names none has mean:by=equal.",
+        "A rule is FILTER+…+COMBINE+STEP, e.g. clip:norm=1+median+adam. A job that names none has mean_by_task.",
         "Options and their defaults: trunkline rule show NAME.",
     ]
     return Result(parts, [*lines, "", *about])

@@ -38,7 +38,7 @@ def advise(found: Together, gained: Sequence[Gain], hurting: Sequence[Gain]) -> 
     names = [one.task for one in found.tasks]
     if len(names) < 2:
         few = "Nothing to compare yet: it takes a round in which two tasks train." if not hurting else ""
-        return Advice([names] if names else [], [*([few] if few else []), *_losses(hurting, set())])
+        return Advice([names] if names else [], [*([few] if few else []), *_losses(hurting)])
     apart = groups(names, found.cosines)
     known, losing = {one.task for one in gained}, {one.task for one in hurting}
     all_is_well = known >= set(names) and not losing
@@ -52,7 +52,7 @@ def advise(found: Together, gained: Sequence[Gain], hurting: Sequence[Gain]) -> 
         said.append(f"{_listed(suggested)}. Or keep one for all, with a rule that heeds conflicts: --rule upgrad.")
     else:
         said.append(f"Still, what loses is better off by itself. {_listed(suggested)}.")
-    said += _losses(hurting, _light(found.tasks, gained))
+    said += _losses(hurting)
     if losing >= set(names):
         said.append(
             "All tasks lose: look first whether the job had as many steps (rounds x steps) as the references, and its rates."
@@ -123,19 +123,12 @@ def _backwards(tasks: Sequence[Task]) -> list[str]:
     return [f"The encoder went against what its children trained for {', '.join(back)}."] if back else []
 
 
-def _losses(hurting: Sequence[Gain], light: set[str]) -> list[str]:
-    more = ", or give it more weight: --rule mean:by=tasks"
+def _losses(hurting: Sequence[Gain]) -> list[str]:
     return [
         f"{one.task} loses by sharing: {one.metric} {one.shared:.3f}, alone {one.alone:.3f} ({one.split}, "
-        f"{one.samples} samples). Let it train alone or with other tasks{more if one.task in light else ''}."
+        f"{one.samples} samples). Let it train alone or with other tasks."
         for one in hurting
     ]
-
-
-def _light(tasks: Sequence[Task], gained: Sequence[Gain]) -> set[str]:
-    """Those to which `mean:by=tasks` may give more weight: with fewer children or samples than tasks have on average."""
-    few = {one.task for one in gained if one.children * len(gained) < sum(each.children for each in gained)}
-    return few | {one.task for one in tasks if one.samples * len(tasks) < sum(each.samples for each in tasks)}
 
 
 def _signed(value: float) -> str:

@@ -325,17 +325,17 @@ def test_what_a_child_sent_itself_is_compared_on_the_seeds_that_have_it(tmp_path
     assert figures.own_gain(way="shared").high < 0 < figures.own_gain().low
 
 
-def test_other_rules_are_compared_with_the_mean_on_the_same_seeds(tmp_path: Path) -> None:
+def test_other_rules_are_compared_with_the_usual_one_on_the_same_seeds(tmp_path: Path) -> None:
     results = study(tmp_path / "results.jsonl", 0.7)
-    for rule, rate, quality in (("median", 1e-3, 0.5), ("mean_by_task", 1e-3, 0.75), ("mean", 2e-3, 0.3), ("median", 2e-3, 0.3)):
+    for rule, rate, quality in (("median", 1e-3, 0.5), ("mean:by=equal", 1e-3, 0.75), ("mean", 2e-3, 0.3), ("median", 2e-3, 0.3)):
         for result in way("shared", OTHERS, quality, SEEDS[:2]):  # what has another rate than was chosen does not count
             results.add(
                 replace(result.run, rule=rule, learning_rate=rate), {"children": result.children, "seconds": 1.0, "bytes_up": 70}
             )
     found = compared.others(results, 100)
-    assert [other.rule for other in found] == ["mean_by_task", "median"]
+    assert [other.rule for other in found] == ["mean:by=equal", "median"]
     assert found[0].change.low > 0 > found[1].change.high
-    assert compared.cells(results, 10)[0].scores["shared"].found[MEAN] > 0.65  # the main part is the mean's alone
+    assert compared.cells(results, 10)[0].scores["shared"].found[MEAN] > 0.65  # the main part is the usual rule's alone
 
 
 # -- what a version has ------------------------------------------------------------------------------------------------

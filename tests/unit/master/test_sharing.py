@@ -296,14 +296,6 @@ def test_scores_count_for_more_than_directions() -> None:
     assert any(line.startswith("c loses by sharing: accuracy 0.700, alone 0.800") for line in found.advice)
 
 
-def test_more_weight_is_advised_only_where_the_task_would_get_it() -> None:
-    """Given two tasks that lose, one with more samples, When each task counts alike, Then only the small one has more."""
-    found = advised("ab", [[1, 0.1], [0.1, 1]], {"a": -0.1, "b": -0.1}, losing="ab", samples=(30, 10))
-    large, small = (line for line in found.advice if "loses by sharing" in line)
-    assert "by=tasks" not in large and small.startswith("b ") and small.endswith("give it more weight: --rule mean:by=tasks.")
-    assert not any("by=tasks" in line for line in advised("ab", [[1, 0.1], [0.1, 1]], {"a": -0.1, "b": 0.1}, losing="a").advice)
-
-
 def test_why_tasks_are_parted_that_do_not_pull_apart_is_said() -> None:
     agree = [[1.0, -0.001], [-0.001, 1.0]]
     found = advised("ab", agree, {"a": -0.1, "b": 0.1}, losing="a")
