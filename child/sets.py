@@ -10,7 +10,7 @@ from child.state import SET, noted_set
 from child.transfer import Transfer
 from trunkline.codecs import Decoder
 from trunkline.errors import DamagedFile, Reason, RefusedValue
-from trunkline.files import sha256_file, write_atomically
+from trunkline.files import discard, sha256_file, write_atomically
 from trunkline.messages import DeltaRef, SetRef
 from trunkline.sets import SetFile
 
@@ -84,8 +84,8 @@ class SetCache:
             held.unlink(missing_ok=True)  # what came is what was named, so this is what is damaged; it is not named again
             raise RefusedValue(Reason.DAMAGED, error.message) from None
         finally:
-            wire.unlink(missing_ok=True)
-            beside.unlink(missing_ok=True)
+            discard(wire)
+            discard(beside)
 
 
 def _check(what: str, wanted: str, found: str) -> None:

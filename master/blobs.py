@@ -18,7 +18,7 @@ from pathlib import Path
 from master.incoming import Incoming, make_room, write_at
 from trunkline.clock import Clock, SystemClock
 from trunkline.errors import DamagedFile, NotFound, Reason, RefusedValue
-from trunkline.files import replacing, sha256_file, storage, sync_folder
+from trunkline.files import discard, replacing, sha256_file, storage, sync_folder
 from trunkline.sets import SetFile
 
 _CHUNK = 1 << 20
@@ -188,7 +188,7 @@ class BlobStore:
             yield paths
         finally:
             for path in paths:
-                path.unlink(missing_ok=True)
+                discard(path)
 
     def sweep(self, older_than: float) -> int:
         """Delete parts, scratch and half-written files that nobody touched for so many seconds, and say how many."""

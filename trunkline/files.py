@@ -5,7 +5,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -78,12 +78,18 @@ def replacing(path: Path, *, mode: int = 0o644, durable: bool = True, spare: Pat
             os.fsync(handle)
         beside.replace(path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        discard(beside)
         raise
     finally:
         os.close(handle)
     if durable:
         sync_folder(path.parent)
+
+
+def discard(path: Path) -> None:
+    """Delete a file in the making. A disk that refused the file may refuse this too: what it said first is what counts."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 class WriteBehind:

@@ -114,6 +114,7 @@ class FleetSession:
         except TrunklineError as trouble:
             logger.info("leaving without a word: %s", trouble)  # the SuperLink notices by itself, after twice the heartbeat
         finally:
+            self._pulse.join(GOODBYE)  # a heartbeat under way would find its client closed
             self._client.close()
 
     def _activate(self) -> int:

@@ -17,7 +17,7 @@ from master.demo.processes import ADMIN, CHILD, Processes, free_ports
 from master.home import MasterHome
 from tasks.specs import Config, EncoderSpec
 from tests.support import tiny
-from tests.support.world import write_reviews
+from tests.support.world import PLAIN, write_reviews
 from trunkline.clock import Deadline, SystemClock
 from trunkline.errors import TrunklineError
 from trunkline.https import Https, Patience
@@ -91,8 +91,9 @@ class Cluster:
             return https.call(method, path, body, query=query)
 
     def start_job(self, **spec: Any) -> str:
-        table: dict[str, Any] = {"encoder": "tiny", "rounds": 3, **spec}
-        training = {"steps": 12, "learning_rate": 1e-3, "head_learning_rate": 1e-2} | table.pop("training", {})
+        """What is not said is as plain as in `tests.support.world`."""
+        table: dict[str, Any] = {"encoder": "tiny", "rounds": 3, "rule": "mean", **spec}
+        training = PLAIN | {"steps": 12} | table.pop("training", {})
         return self.call("POST", "/v1/admin/jobs", json.dumps({"spec": table | {"training": training}}))["job"]["id"]
 
     def job(self, job: str) -> dict[str, Any]:

@@ -38,7 +38,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 def play(made: Cluster, seconds: float = 120.0, **spec: Any) -> dict[str, Any]:
     """Start a job, wait for its end however it ends, and give it."""
-    table = {"encoder": "vec", "rounds": 1, "transfer": "inline", "report": [], "final_report": [], "training": ONE_STEP} | spec
+    table = {
+        "encoder": "vec",
+        "rounds": 1,
+        "rule": "mean",
+        "transfer": "inline",
+        "report": [],
+        "final_report": [],
+        "training": ONE_STEP,
+    } | spec
     job = made.call("POST", "/v1/admin/jobs", json.dumps({"spec": table}))["job"]["id"]
     made.wait(f"job {job} to end", lambda: made.job(job)["state"] in ("finished", "failed"), seconds)
     return made.job(job)

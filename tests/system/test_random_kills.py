@@ -11,8 +11,8 @@ from tests.support.world import make_world, sentiment, write_reviews
 pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(900)]
 
 CHILDREN = {"amy": 60, "ben": 80}
-JOB = {"rounds": 12, "children": {"wanted": 2, "least": 2}}
-TRAINING = {"steps": 12, "learning_rate": 1e-3, "head_learning_rate": 1e-2}
+TRAINING = {"steps": 12, "learning_rate": 1e-3, "head_learning_rate": 1e-2, "decay": "linear", "moments": "kept"}
+JOB = {"rounds": 12, "rule": "mean_by_task", "children": {"wanted": 2, "least": 2}, "training": TRAINING}
 KILLS = 20
 MOST_EVENTS = 12
 """About as many as a round has: the next kill comes after so many at most, in the order of the ledger."""
@@ -24,7 +24,7 @@ def undisturbed(folder: Path) -> str:
     world = make_world(folder)
     for seed, (name, count) in enumerate(CHILDREN.items()):
         world.add_child(name, sentiment(write_reviews(folder / f"{name}.csv", count, seed)))
-    world.run(training=TRAINING, **JOB)
+    world.run(**JOB)
     return world.digest()
 
 
