@@ -12,6 +12,7 @@ from tasks import metrics
 from tasks.batches import IGNORED, Batch, Inputs
 from tasks.encoders import Encoder
 from tasks.heads import Head, Multi, Single
+from tasks.padding import text_side
 from tasks.processors import Processor, VectorProcessor
 from tasks.samples import Row, words
 from tasks.specs import TaskSpec
@@ -166,17 +167,14 @@ def _inputs(processor: Processor, spec: TaskSpec, samples: list[Row]) -> tuple[l
         return [{"features": torch.from_numpy(side.reshape(-1, *processor.shape))} for side in sides], []
     if spec.head == "tokens":
         found = processor.words([processor.check_words(spec, row) for row in samples])
-        return [_padded([ids for ids, _ in found], processor.pad_id)], [first for _, first in found]
+        return [_side([ids for ids, _ in found], processor.pad_id)], [first for _, first in found]
     texts = [processor.texts([processor.check_texts(spec, row, cut) for row in samples]) for cut in spec.sides]
-    return [_padded(side, processor.pad_id) for side in texts], []
+    return [_side(side, processor.pad_id) for side in texts], []
 
 
-def _padded(lists: list[list[int]], pad: int) -> Inputs:
-    width = max(len(ids) for ids in lists)
-    return {
-        "input_ids": torch.tensor([ids + [pad] * (width - len(ids)) for ids in lists]),
-        "attention_mask": torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids in lists]),
-    }
+def _side(lists: list[list[int]], pad: int) -> Inputs:
+    rows = [np.array(ids, np.int64) for ids in lists]
+    return text_side(rows, max(map(len, rows)), pad, ends_special=False)  # nothing is cut
 
 
 def _of_words(first: list[int], found: list[int], labels: tuple[str, ...], sample: Row, spec: TaskSpec) -> list[str | None]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tasks.batches import IGNORED, Batch, Inputs
-from tasks.padding import padded
+from tasks.padding import padded, text_side
 from tasks.processors import Processor, TextProcessor
 from tasks.samples import Row, row_of
 from tasks.specs import TaskSpec
@@ -122,11 +122,8 @@ class Packer:
             inputs: tuple[Inputs, ...] = tuple({"features": torch.from_numpy(np.stack(side).reshape(-1, *shape))} for side in sides)
             return Batch(self.spec.name, inputs, self._label_tensor([label for label, _ in parts]), len(parts))
         limit = min(length for length in (max_length, self.spec.max_length, 2**31) if length is not None)
-        texts = []
-        for side in sides:
-            ids, mask = padded(side, limit, self._text.pad_id, self._text.ends_special)
-            texts.append({"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)})
-        return Batch(self.spec.name, tuple(texts), self._label_tensor([label for label, _ in parts], limit), len(parts))
+        texts = tuple(text_side(side, limit, self._text.pad_id, self._text.ends_special) for side in sides)
+        return Batch(self.spec.name, texts, self._label_tensor([label for label, _ in parts], limit), len(parts))
 
     def _parts(self, sample: bytes) -> tuple[NDArray[Any], list[NDArray[Any]]]:
         """The label, and each side's numbers."""

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+from tasks.batches import Inputs
 
 
 def padded(rows: Sequence[NDArray[Any]], limit: int, pad: int, ends_special: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -22,3 +25,9 @@ def padded(rows: Sequence[NDArray[Any]], limit: int, pad: int, ends_special: boo
         if length < len(row) and length > 1 and ends_special:
             values[place, length - 1] = row[-1]
     return values, mask
+
+
+def text_side(rows: Sequence[NDArray[Any]], limit: int, pad: int, ends_special: bool) -> Inputs:
+    """Token ids of unlike length as an encoder reads them; see `padded`."""
+    ids, mask = padded(rows, limit, pad, ends_special)
+    return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from tasks.batches import IGNORED, Batch, Inputs
 from tasks.encoders import Encoder
-from tasks.padding import padded
+from tasks.padding import padded, text_side
 from tasks.processors import Processor, TextProcessor, VectorProcessor
 from tasks.samples import taken
 from tasks.specs import TaskSpec
@@ -162,7 +162,7 @@ class SampleTable:
             return Batch(self.spec.name, inputs, self._label_tensor(indices), len(indices))
         text: TextProcessor = self.processor  # type: ignore[assignment]
         sides = [self._rows(ids, ends, indices) for ids, ends in zip(self._ids, self._ends, strict=True)]
-        texts = tuple(_side(*padded(side, limit, text.pad_id, text.ends_special)) for side in sides)
+        texts = tuple(text_side(side, limit, text.pad_id, text.ends_special) for side in sides)
         return Batch(self.spec.name, texts, self._label_tensor(indices, limit), len(indices))
 
     @staticmethod
@@ -186,10 +186,6 @@ class SampleTable:
                 hot[row, self._order[numbers]] = 1.0
             return torch.from_numpy(hot)
         return torch.arange(len(indices))
-
-
-def _side(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Inputs:
-    return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
 
 
 __all__ = ["SampleTable", "open_table"]
