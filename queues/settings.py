@@ -19,15 +19,20 @@ State = Literal["open", "paused", "draining", "stopped"]
 """Takes samples and gives batches; neither; gives what is left and takes none; neither, and its head is frozen."""
 
 
-class QueueSettings(Section):
-    """One queue."""
+class Limits(Section):
+    """What holds for one queue, whatever its batch size."""
 
-    batch_size: Annotated[int, Field(ge=1, le=BATCH_LIMIT)]
     most: Many = 100_000  # samples that wait at most; more are refused
     weight: Weight = 1.0  # share of the turns, where turns are fair
     priority: Annotated[int, Field(ge=-100, le=100)] = 0  # higher comes first, where turns go by priority
     flush_seconds: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0  # a sample waits so long at most; 0: for ever
     flush_least: Annotated[int, Field(ge=1, le=BATCH_LIMIT)] = 1  # samples without which nothing is flushed
+
+
+class QueueSettings(Limits):
+    """One queue."""
+
+    batch_size: Annotated[int, Field(ge=1, le=BATCH_LIMIT)]
 
     @model_validator(mode="after")
     def _check(self) -> "QueueSettings":
