@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from master.incoming import Incoming, make_room, write_at
@@ -101,12 +101,29 @@ class BlobStore:
         for folder in self.folder.glob("[0-9a-f][0-9a-f]"):
             yield from (path.name for path in folder.iterdir() if len(path.name) == 64)
 
+    def older_than(self, seconds: float) -> set[str]:
+        """Blobs that nobody put in, or was told of, for so many seconds."""
+        before, found = self._clock.now() - seconds, set()
+        for digest in self.digests():
+            with suppress(FileNotFoundError):
+                if self.path(digest).stat().st_mtime < before:
+                    found.add(digest)
+        return found
+
+    def known(self, digest: str) -> bool:
+        """Whether a blob need not be put in, for it is here; it counts as just put in then, so that no sweep takes it away."""
+        try:
+            os.utime(self.path(digest))
+        except FileNotFoundError:
+            return False
+        return True
+
     # -- putting in --------------------------------------------------------------------------------------------------
 
     def add_bytes(self, data: bytes) -> str:
         """Store bytes and return their digest."""
         digest = hashlib.sha256(data).hexdigest()
-        if not self.has(digest):
+        if not self.known(digest):
             with self._place(digest) as handle:
                 write_at(handle, data, 0)
         return digest
@@ -120,7 +137,7 @@ class BlobStore:
         """
         with storage(path):
             digest, size = digest or sha256_file(path), path.stat().st_size
-            if not self.has(digest) and not (move and self._rename(path, digest)):
+            if not self.known(digest) and not (move and self._rename(path, digest)):
                 self._copy(path, digest)
             if move:
                 path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from master import nodes, pki
+from master import nodes, pki, unnamed
 from master.api.app import make_app
 from master.api.parts import Parts
 from master.api.serve import ApiServer
@@ -39,7 +39,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before a run, or the SuperLink, that ended by itself is started again; doubled each time, jittered."""
 
 SWEEP_SECONDS = 24 * 3600.0
-"""Age at which what a broken upload left is thrown away."""
+"""Age at which what a broken upload left, and a blob that nothing names, is thrown away."""
 
 TIDY_SECONDS = 600.0
 """Seconds between two looks for what was left behind."""
@@ -205,6 +205,8 @@ class Daemon:
             return
         self.tidied = now
         self.parts.blobs.sweep(SWEEP_SECONDS)
+        if count := unnamed.sweep(self.ledger, self.parts.blobs, SWEEP_SECONDS):
+            logger.info("swept %d blobs that nothing names", count)
         for job in self.ledger.reap(SILENT_SECONDS):
             logger.warning("job %s had no living owner; it waits for a new one", job.id)
 

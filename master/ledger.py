@@ -65,6 +65,11 @@ class Ledger(EncoderPart, JobPart, NodePart):
         """
         return JobReader(self._db, self._clock, self.job(job_id).id)
 
+    def named(self) -> set[str]:
+        """Every digest of a file that some row still needs."""
+        with self._db.read() as connection:
+            return {digest for query in schema.naming() for digest in connection.execute(query).scalars()}
+
     def event(
         self,
         kind: str,

@@ -99,7 +99,7 @@ def _checked(parts: Parts, files: Files, body: CreateEncoder) -> dict[str, Any]:
     if body.first.digest in {file.digest for file in listed.values()} | {body.manifest}:
         raise SpecError("the initial parameter set should not be among the encoder's files, found it there.")
     for name, file in {**listed, "the initial parameter set": body.first}.items():
-        if not parts.blobs.has(file.digest):
+        if not parts.blobs.known(file.digest):
             raise NotFound(f"{name} should be sent before the encoder is declared, found no blob {file.digest[:12]}.")
         if (size := parts.blobs.size(file.digest)) != file.size:
             raise SpecError(f"{name} should have {file.size} bytes, found {size}.")

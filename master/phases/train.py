@@ -108,7 +108,7 @@ class _Incoming:
             checks.check_update(update, child=child, expected=self._expect(origin))
             if attachment is not None and job.blobs.add_bytes(attachment) != update.digest:
                 raise RefusedValue(Reason.DIGEST, "the attachment should have the digest that the update names, found another.")
-            if not job.blobs.has(update.digest):
+            if not job.blobs.known(update.digest):
                 raise RefusedValue(Reason.TRANSFER, f"the bytes of {update.digest[:12]} should have arrived before the update.")
             with job.blobs.open_set(origin.base) as base:
                 checks.check_file(update, job.blobs.path(update.digest), base, self._reach.setdefault(origin.base, Reach()))
