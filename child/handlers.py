@@ -91,7 +91,7 @@ class Child:
     def store(self, encoder: str) -> PrivateStore:
         """What is private to this site for one encoder, by its name."""
         if encoder not in self._stores:
-            self._stores[encoder] = PrivateStore(self.home.private / encoder)
+            self._stores[encoder] = PrivateStore(self.home.private / encoder, self.home.master)
         return self._stores[encoder]
 
     def answer(self, message: Message, attachment: bytes | None = None) -> Answer:

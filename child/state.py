@@ -5,7 +5,7 @@ of the update that was sent; the *committed* one is what it started from. So a r
 sends the same update again and trains nothing; a round that is played again from another base starts from the same heads as the
 first time. The pending generation is committed when a later message shows that its round is over.
 
-    generations.json                which generation is which, with checksums; replaced whole
+    generations.json                which generation is which, with checksums, and of which master; replaced whole
     gen-SHA256                      a generation: a parameter set of the site's private tensors
     owed-KEY                        what a lossy codec left out of that generation's update; KEY is of job, round and base
     spare                           one of these that is not needed any more; the next is written over it
@@ -32,6 +32,9 @@ from trunkline.tensors import Array, SetSpec
 Key = tuple[str, int, str]
 """Job, round, digest of the base set."""
 
+
+OF_A_JOB = ("moments", "control")
+"""Notes that name the job that some tensors are of."""
 
 SET = "set"
 """The file that names the parameter set that came last."""
@@ -66,10 +69,14 @@ class Generation:
 
 
 class PrivateStore:
-    """Generations of one encoder's private state in a folder of their own."""
+    """Generations of one encoder's private state in a folder of their own.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    :param master: whose jobs they are trained in; None: only to look. Heads go over to another master, what is of a job does not:
+        it begins to count its jobs anew, so one of them may be called as one of the last master's.
+    """
+
+    def __init__(self, folder: Path, master: str | None = None) -> None:
+        self.folder, self._master = folder, master
         self._pointer, self._set, self._spare = folder / "generations.json", folder / SET, folder / "spare"
         self.committed: Generation | None = None
         self.pending: Generation | None = None
@@ -174,7 +181,10 @@ class PrivateStore:
             return Private(file.tensors(), generation.notes)
 
     def _point(self, committed: Generation | None, pending: Generation | None) -> None:
-        table = {name: asdict(gen) if gen else None for name, gen in (("committed", committed), ("pending", pending))}
+        table: dict[str, Any] = {
+            name: asdict(gen) if gen else None for name, gen in (("committed", committed), ("pending", pending))
+        }
+        table["master"] = self._master
         write_atomically(self._pointer, json.dumps(table).encode(), mode=0o600)
         self.committed, self.pending = committed, pending
         generations = [generation for generation in (committed, pending) if generation]
@@ -192,11 +202,15 @@ class PrivateStore:
         try:
             table = json.loads(self._pointer.read_text(encoding="utf-8"))
             self.committed, self.pending = (_generation(table[name]) for name in ("committed", "pending"))
+            before = table.get("master")
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedFile(
                 f"`{self._pointer}` should name the generations of private state, found {error!r}.",
                 hint="Restore it from a backup, or start afresh with `trunkline-child reset`.",
             ) from None
+        if self._master is not None and before not in (None, self._master) and (newest := self.pending or self.committed):
+            notes = {name: note for name, note in newest.notes.items() if name not in OF_A_JOB}
+            self._point(Generation(newest.digest, ("", 0, ""), notes, {}), None)
 
 
 def noted_set(path: Path) -> str | None:

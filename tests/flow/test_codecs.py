@@ -245,6 +245,26 @@ def test_what_a_power_cut_took_is_not_owed(tmp_path: Path, harm: str) -> None:
     assert store.load().tensors.keys() == {"t/head"}
 
 
+def test_heads_go_over_to_another_master_and_its_jobs_begin_anew(tmp_path: Path) -> None:
+    """Given a child whose new master calls a job as its old one did, Then it trains for it, and owes it nothing."""
+    key = ("nightly-1", 1, "0" * 64)
+    store = PrivateStore(tmp_path, "old")
+    with store.owing(key, {"w": TensorSpec((3, 4))}) as left:
+        assert left is not None
+        left("w", slice(0, 3), np.ones((3, 4), np.float32))
+    notes = {"seed": 3, "moments": "nightly-1", "control": "nightly-1"}
+    store.save(key, Private({"t/head": np.ones(2, np.float32)}, notes), {"steps": 4}, owes=True)
+    assert PrivateStore(tmp_path, "old").sent(key) == {"steps": 4}
+    assert PrivateStore(tmp_path).sent(key) == {"steps": 4}, "who only looks changes nothing"
+    for _ in range(2):
+        store = PrivateStore(tmp_path, "new")
+        assert store.sent(key) is None
+        assert store.load().tensors["t/head"].tolist() == [1, 1] and store.load().notes == {"seed": 3}
+        with store.owed("nightly-1") as found:
+            assert found is None
+    assert not list(tmp_path.glob("owed-*"))
+
+
 @pytest.mark.slow
 def test_an_update_that_is_refused_leaves_the_next_round_sound(tmp_path: Path) -> None:
     """Given a child whose second update is refused, Then that movement is lost, and it owes no more than one round's rest."""
