@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from tasks import optimisers
 from tasks.step import Gradient
 from trunkline.messages import Plan
 
@@ -19,16 +20,8 @@ Moments = Mapping[str, Tensor]
 
 
 def rate(plan: Plan, step: int) -> float:
-    """The learning rate of a step (counted from 0 within the round), as a share of the plan's.
-
-    Linear warm-up over the job's first `warmup_steps`, then constant or linear to 0 at `total_steps`.
-    """
-    done = plan.done_steps + step
-    if done < plan.warmup_steps:
-        return (done + 1) / plan.warmup_steps
-    if plan.decay == "none":
-        return 1.0
-    return max(0.0, (plan.total_steps - done) / max(1, plan.total_steps - plan.warmup_steps))
+    """The learning rate of a step (counted from 0 within the round), as a share of the plan's; the warm-up is of the whole job."""
+    return optimisers.rate(plan.done_steps + step, warmup_steps=plan.warmup_steps, decay=plan.decay, total_steps=plan.total_steps)
 
 
 class LocalStore:
@@ -121,12 +114,4 @@ def _load_moments(optimiser: torch.optim.Optimizer, parameters: Mapping[str, nn.
 
 
 def _optimiser(plan: Plan, parameters: Mapping[str, nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
-    """AdamW with decay on matrices only (biases and normalisation are left out), or plain SGD."""
-    values = list(parameters.values())
-    if plan.optimizer == "sgd":
-        return torch.optim.SGD(values or [nn.Parameter(torch.empty(0))], lr=learning_rate)
-    groups = [
-        {"params": [p for p in values if p.ndim > 1], "weight_decay": plan.weight_decay},
-        {"params": [p for p in values if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=learning_rate, fused=True)
+    return optimisers.make_optimiser(list(parameters.values()), plan.optimizer, learning_rate, weight_decay=plan.weight_decay)

@@ -1,7 +1,7 @@
 """The seam between those who compute gradients and the one who applies them.
 
-A *reader* takes parameters, all of them of the same step, and hands in gradients; a *writer*, of which there is one, applies them in
-the order in which the queues know them as submitted. Kinds: `memory` (one process), `file` (one host), `http` (anywhere).
+A *reader* takes parameters, all of them of the same step, and hands in gradients; a *writer*, of which there is one, applies them
+in the order in which the queues know them as submitted. Kinds: `memory` (one process), `file` (one host), `http` (anywhere).
 
 Parameters are named `shared/NAME` (the encoder's) and `head/TASK/NAME`, as `queues.stream.model.Learner.parameters` has them.
 """

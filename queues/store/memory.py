@@ -1,0 +1,179 @@
+"""The store in this process, for tests, notebooks and workers that are threads of their server."""
+
+import threading
+import time
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from queues.store.layout import Layout
+from queues.store.moves import Mover
+from queues.store.rows import thinned
+from queues.store.store import Rows, Sent, Verdict
+from queues.stream.spec import StreamSpec
+from trunkline.errors import QueueFull
+
+VERDICTS = 4096
+"""How many are remembered."""
+
+
+class MemoryStore:
+    """A `StoreWriter` for any number of threads; `reader()` is the other side. What it holds ends with the process.
+
+    :param parameters: as they begin, `shared/NAME` and `head/TASK/NAME`; copied.
+    :param most: gradients that may lie here.
+    :raises SpecError: a parameter is not float32, or has another kind of name.
+    """
+
+    def __init__(self, spec: StreamSpec, parameters: Mapping[str, Tensor], *, most: int = 64) -> None:
+        self.layout = Layout.of(parameters, spec.learning)
+        self._mover, self._most = Mover(spec, self.layout), most
+        self._slot = self.layout.slot(torch.zeros(self.layout.size))
+        for name, parameter in parameters.items():
+            self._slot.values[name].copy_(parameter.detach())
+        self._step = self._checkpointed = 0
+        self._laid: dict[tuple[str, int], Sent] = {}
+        self._verdicts: dict[tuple[str, int], Verdict] = {}
+        self._applied: dict[str, int] = {}
+        self._rounds: dict[str, int] = {}
+        self._changed = threading.Condition(threading.RLock())
+
+    def reader(self) -> "MemoryReader":
+        """A worker's view of this store."""
+        return MemoryReader(self)
+
+    @property
+    def step(self) -> int:
+        """Of the parameters as they are now."""
+        return self._step
+
+    def received(self, batch: str, attempt: int) -> Sent | None:
+        """A gradient that was laid down; None: it is not there."""
+        with self._changed:
+            return self._laid.get((batch, attempt))
+
+    def applied(self, batch: str) -> int | None:
+        """The step at which a batch was applied; None: it was not."""
+        with self._changed:
+            return self._applied.get(batch)
+
+    def apply(self, gradients: tuple[Sent, ...], combined: Mapping[str, Tensor] | None = None) -> int:
+        """One step.
+
+        :raises RefusedValue: `names`, `shape`, `dtype`, `not_finite`; nothing moved.
+        """
+        with self._changed:
+            step = self._mover.plan(gradients, combined, self._step)
+            self._mover.move(self._slot, self._slot, step)
+            self._step += 1
+            self._applied |= {sent.batch: self._step for sent in gradients}
+            return self._step
+
+    @torch.no_grad()
+    def add(self, delta: Mapping[str, Tensor], name: str) -> int:
+        """One step that adds to shared parameters; done once a name.
+
+        :raises RefusedValue: `names`, `shape`, `dtype`, `not_finite`.
+        """
+        with self._changed:
+            if name not in self._rounds:
+                self._mover.check_delta(delta)
+                for key, more in delta.items():
+                    self._slot.values[key].add_(more)
+                self._step += 1
+                self._rounds[name] = self._step
+            return self._rounds[name]
+
+    def done(self, batch: str, attempt: int, verdict: Verdict) -> None:
+        """Tell the reader what became of its gradient, and let it go with those of earlier attempts."""
+        with self._changed:
+            for laid in [key for key in self._laid if key[0] == batch and key[1] <= attempt]:
+                del self._laid[laid]
+            self._verdicts[batch, attempt] = verdict
+            while len(self._verdicts) > VERDICTS:
+                del self._verdicts[next(iter(self._verdicts))]
+            self._changed.notify_all()
+
+    def checkpoint(self) -> int:
+        """What a process keeps to itself cannot be covered better than it is."""
+        with self._changed:
+            self._checkpointed = self._step
+            return self._step
+
+    def checkpointed(self) -> int:
+        """The newest step that is covered."""
+        return self._checkpointed
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # -- what the reader does ------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _read(self, into: Mapping[str, Tensor]) -> int:
+        with self._changed:
+            for name, tensor in into.items():
+                tensor.copy_(self._slot.values[name])
+            return self._step
+
+    def _send(self, gradient: Sent) -> None:
+        tensors = {name: _copy(tensor) for name, tensor in thinned(gradient.tensors).items()}
+        copied = Sent(gradient.batch, gradient.attempt, gradient.task, gradient.base, gradient.samples, gradient.loss, tensors)
+        with self._changed:
+            key = (gradient.batch, gradient.attempt)
+            if key not in self._laid and len(self._laid) >= self._most:
+                raise full(self._most)
+            self._laid[key] = copied
+
+    def _verdict(self, batch: str, attempt: int, seconds: float) -> Verdict | None:
+        end = time.monotonic() + seconds
+        with self._changed:
+            while (batch, attempt) not in self._verdicts and (left := end - time.monotonic()) > 0:
+                self._changed.wait(left)
+            return self._verdicts.get((batch, attempt))
+
+    def _withdraw(self, batch: str, attempt: int) -> None:
+        with self._changed:
+            self._laid.pop((batch, attempt), None)
+
+
+class MemoryReader:
+    """A `StoreReader` of a `MemoryStore`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def step(self) -> int:
+        """The step that `read` would give now."""
+        return self._store.step
+
+    def read(self, into: Mapping[str, Tensor]) -> int:
+        """Copy parameters, all of one step, into tensors of their names; tell the step."""
+        return self._store._read(into)
+
+    def send(self, gradient: Sent) -> None:
+        """Lay a copy of a gradient down.
+
+        :raises QueueFull: there is no room for it now.
+        """
+        self._store._send(gradient)
+
+    def verdict(self, batch: str, attempt: int, seconds: float) -> Verdict | None:
+        """Wait for what becomes of a gradient; None: nothing within this time."""
+        return self._store._verdict(batch, attempt, seconds)
+
+    def withdraw(self, batch: str, attempt: int) -> None:
+        """Take back a gradient that was laid down and not submitted."""
+        self._store._withdraw(batch, attempt)
+
+
+def full(most: int) -> QueueFull:
+    """What a store says that has no room for another gradient."""
+    return QueueFull(f"at most {most} gradients should wait in the store, found as many.", hint="Wait for the server.")
+
+
+def _copy(tensor: Tensor | Rows) -> Tensor | Rows:
+    if isinstance(tensor, Rows):
+        return Rows(tensor.index.clone(), tensor.values.clone())
+    return tensor.detach().clone()
