@@ -104,6 +104,20 @@ class Packer:
         """:raises SampleError: not a sample of this task: of another form or head, cut short, an id or a label out of range."""
         self._parts(sample)
 
+    def shown(self, sample: bytes) -> dict[str, Any]:
+        """A sample for people: each side's text, as far as its tokens still tell it, or its features; and its label by name.
+
+        :raises SampleError: see `check`.
+        """
+        label, sides = self._parts(sample)
+        if self._text is None:
+            inputs: list[Any] = [[round(float(value), 6) for value in side[:100]] for side in sides]
+        else:
+            inputs = [self._text.tokenizer.decode(side.tolist(), skip_special_tokens=True) for side in sides]
+        named = [None if place == IGNORED else self.labels[place] for place in label.tolist()] if self.labels else label.tolist()
+        one = self.spec.head in ("single", "regression")
+        return {"inputs": inputs, "numbers": [int(side.size) for side in sides], "label": named[0] if one else named or None}
+
     def batch(self, samples: Sequence[bytes], max_length: int | None = None) -> Batch:
         """Packed samples as a batch, in this order; bit for bit what a table of the same samples gives.
 

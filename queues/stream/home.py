@@ -16,14 +16,20 @@ server.sock       where it answers
 logs/
 """
 
+import hashlib
 import json
+import os
 import secrets
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from queues.stream.spec import StreamSpec
 from trunkline.errors import DamagedFile, NotFound
 from trunkline.files import Lock, storage, write_atomically
+
+PATH_LIMIT = 100
+"""Bytes of a socket's path: Linux takes 107, macOS 103."""
 
 
 class StreamHome:
@@ -40,7 +46,9 @@ class StreamHome:
         self.scores = self.folder / "scores.jsonl"
         self.cache = self.folder / "cache"
         self.logs = self.folder / "logs"
-        self.socket = self.folder / "server.sock"
+        self.socket = _socket_in(self.folder)
+        self.begun_file = self.folder / "begun"
+        self._incarnation = self.folder / "incarnation"
         self._stream = self.folder / "stream.json"
         self._epoch = self.folder / "epoch"
         self._server = self.folder / "server.json"
@@ -102,7 +110,24 @@ class StreamHome:
                 f"`{self.folder}` should be the folder of a stream, found no {path.name}.", hint="Create the stream first."
             ) from None
 
+    @property
+    def begun(self) -> bool:
+        """Whether its queues were made."""
+        return self.begun_file.exists()
+
+    def note_begun(self) -> None:
+        """Its queues were made."""
+        if not self.begun:
+            write_atomically(self.begun_file, b"")
+
     # -- the running server --------------------------------------------------------------------------------------------
+
+    def next_incarnation(self) -> int:
+        """The number of a new server, counted from 1; under the lock."""
+        text = self._incarnation.read_text(encoding="ascii", errors="replace") if self._incarnation.exists() else "0"
+        number = int(text) + 1 if text.isdecimal() else 1
+        write_atomically(self._incarnation, str(number).encode())
+        return number
 
     def write_server(self, table: dict[str, Any]) -> None:
         """Say that a server runs: `pid`, `incarnation`, `redis` (the address in use), `broker` (Celery's)."""
@@ -118,3 +143,11 @@ class StreamHome:
             return json.loads(self._server.read_bytes())  # type: ignore[no-any-return]
         except (FileNotFoundError, ValueError):
             return None
+
+
+def _socket_in(folder: Path) -> Path:
+    beside = folder / "server.sock"
+    if len(os.fsencode(beside)) <= PATH_LIMIT:
+        return beside
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"trunkline-{os.getuid()}-{name}" / "server.sock"
