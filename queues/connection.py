@@ -75,6 +75,16 @@ def _client(url: str, seconds: float) -> Client:
     )
 
 
+def waiting_client(client: Client, seconds: float) -> Client:
+    """Another client of the same server, for commands that wait: one connection of its own, made when it is used first.
+
+    :param seconds: how long an answer may take.
+    """
+    pool = client.connection_pool
+    options = pool.connection_kwargs | {"socket_timeout": seconds}
+    return Client(connection_pool=redis.ConnectionPool(pool.connection_class, max_connections=1, **options))
+
+
 def loading(url: str, *, seconds: float = 2.0) -> bool:
     """Whether a server is there that still reads its data."""
     with _client(url, seconds) as client:

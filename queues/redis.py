@@ -4,18 +4,19 @@ What a queue does, it does in one script on the server (see `queues/lua/README.m
 machine, never see half of it. The protocol is Redis 6.2's.
 """
 
-import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, get_args
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any, Literal, get_args
 
 from queues.connection import Client, told
 from queues.connection import connect as connect
+from queues.pieces import CHUNK as CHUNK
+from queues.pieces import CHUNK_BYTES as CHUNK_BYTES
+from queues.pieces import SAMPLE_LIMIT as SAMPLE_LIMIT
+from queues.pieces import bare, fields, meta, named, pieces, queue_settings
 from queues.queue import Claim, Counts, Outcome
 from queues.settings import QueueSettings, State, StreamSettings
 from trunkline.clock import Clock
@@ -29,25 +30,9 @@ from trunkline.errors import (
     SettingsError,
 )
 from trunkline.settings import build
-from trunkline.values import Name
 
 FORMAT = 1
 """Of the keys; counts up when what lies in them changes."""
-
-STAMP = 8
-"""Bytes of arrival before each sample."""
-
-CHUNK = 1000
-"""Samples of one call at most: what one script pushes at once."""
-
-CHUNK_BYTES = 16 << 20
-"""Bytes of one call, unless one sample has more: a server closes a connection that sends 1 GiB at once."""
-
-SAMPLE_LIMIT = 64 << 20
-"""Bytes of one sample at most."""
-
-_POLICIES = {"arrival": ("arrival", 0.0), "equal": ("fair", 0.0), "proportional": ("fair", 1.0), "priority": ("priority", 0.0)}
-"""What the server knows them as: whose turn it is, and the power of a queue's samples that its share goes with."""
 
 
 @cache
@@ -55,6 +40,18 @@ def script(name: str) -> str:
     """A script's whole text, as a server gets it."""
     folder = files("queues") / "lua"
     return "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in ("common", name))
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """A batch that is out."""
+
+    batch: str
+    queue: str
+    attempt: int
+    worker: str
+    where: Literal["leased", "back", "submitted"]  # `back`: in nobody's hands, it will be claimed again
+    seconds: float  # since it was claimed or submitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ class RedisQueues:
         clock: Clock | None = None,
         new_id: Any = lambda: secrets.token_hex(12),
     ) -> None:
-        self.name, self.worker = _named(name, "a stream"), worker
+        self.name, self.worker = named(name, "a stream"), worker
         self._client, self._epoch, self._clock, self._new_id = client, epoch, clock, new_id
         self._prefix = f"{{trunkline:{name}}}:"
         self._scripts: dict[str, Any] = {}
@@ -101,9 +98,9 @@ class RedisQueues:
         :raises Conflict: its keys are of another format.
         """
         settings = settings or StreamSettings()
-        if epoch in ("", "*"):
-            raise SettingsError(f"the epoch of a store should be a word, found {epoch!r}.")
-        format_, found = self._call("stream", epoch, *_meta(settings), epoch="*")
+        if epoch in ("", "*") or "@" in epoch:
+            raise SettingsError(f"the epoch of a store should be a word without '@', found {epoch!r}.")
+        format_, found = self._call("stream", epoch, *meta(settings), epoch="*")
         if format_ != str(FORMAT).encode() or found is None:
             raise Conflict(
                 f"the stream {self.name!r} should have keys of format {FORMAT}, found {(format_ or b'none').decode()}.",
@@ -111,12 +108,17 @@ class RedisQueues:
             )
         return str(found.decode())
 
+    def begun(self) -> bool:
+        """Whether the server knows the stream."""
+        with told("the server of the queues"):
+            return bool(self._client.exists(self._key("meta")))
+
     def configure_stream(self, settings: StreamSettings) -> None:
         """Change what all its queues share, from the next script on.
 
         :raises NotFound, Fenced: the stream was not begun, or is another store's.
         """
-        self._said(self._call("settings", *_meta(settings)))
+        self._said(self._call("settings", *meta(settings)))
 
     def queues(self) -> list[str]:
         """The names of its queues, sorted."""
@@ -134,15 +136,7 @@ class RedisQueues:
 
     def configure(self, task: str, settings: QueueSettings) -> None:
         """Make a queue, or change its settings from the next claim on."""
-        fields = {
-            "batch": settings.batch_size,
-            "most": settings.most,
-            "weight": repr(settings.weight),
-            "priority": settings.priority,
-            "flush": math.ceil(1000 * settings.flush_seconds),  # 0 would be never
-            "least": settings.flush_least,
-        }
-        self._set(task, fields)
+        self._set(task, fields(settings))
 
     def set_state(self, task: str, state: State) -> None:
         """Pause, drain, stop or open a queue. Batches that are out may still be committed.
@@ -154,9 +148,9 @@ class RedisQueues:
         self.stats(task)
         self._set(task, {"state": state})
 
-    def _set(self, task: str, fields: Mapping[str, Any]) -> None:
-        _named(task, "a queue")
-        self._said(self._call("configure", task, *(part for item in fields.items() for part in item)))
+    def _set(self, task: str, values: Mapping[str, Any]) -> None:
+        named(task, "a queue")
+        self._said(self._call("configure", task, *(part for item in values.items() for part in item)))
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
@@ -175,7 +169,7 @@ class RedisQueues:
         if large := [len(sample) for sample in samples if len(sample) > SAMPLE_LIMIT]:
             raise SampleError(f"a sample should have at most {SAMPLE_LIMIT >> 20} MiB, found one of {large[0]} bytes.")
         depth = 0
-        for start, part in _pieces(samples):
+        for start, part in pieces(samples):
             answer = self._call("push", task, producer, first + start if producer else 0, *part)
             status, depth = answer[0].decode(), int(answer[1])
             if status in ("OK", "DUPLICATE"):
@@ -205,7 +199,7 @@ class RedisQueues:
         """
         if most is not None and most < 1:
             return ()
-        return _bare(self._said(self._call("peek", task, -1 if most is None else most - 1), task))
+        return bare(self._said(self._call("peek", task, -1 if most is None else most - 1), task))
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
@@ -216,7 +210,7 @@ class RedisQueues:
         if len(found) == 1:
             self._said(found[0])
         batch, queue, attempt, *samples = found
-        return Claim(batch.decode(), int(attempt), queue.decode(), _bare(samples))
+        return Claim(batch.decode(), int(attempt), queue.decode(), bare(samples))
 
     def renew(self, claim: Claim[bytes]) -> Outcome:
         return self._outcome(self._call("renew", claim.id, claim.attempt))
@@ -261,16 +255,21 @@ class RedisQueues:
         depth, age, flat = int(found[0]), int(found[1]), [value.decode() for value in found[2]]
         table = dict(zip(flat[::2], flat[1::2], strict=True))
         numbers = {name: int(table[name]) for name in ("pushed", "applied", "leased", "submitted", "dead", "purged")}
-        settings = QueueSettings(
-            batch_size=int(table["batch"]),
-            most=int(table["most"]),
-            weight=float(table["weight"]),
-            priority=int(table["priority"]),
-            flush_seconds=int(table["flush"]) / 1000,
-            flush_least=int(table["least"]),
-        )
         state: State = table["state"]  # type: ignore[assignment]
-        return Stats(task, Counts(queued=depth, **numbers), settings, state, age / 1000)
+        return Stats(task, Counts(queued=depth, **numbers), queue_settings(table), state, age / 1000)
+
+    def out(self, most: int = 1000) -> tuple[Out, ...]:
+        """Batches that are out: those whose lease ends first, then those whose gradient the store has, in its order.
+
+        :param most: how many of each.
+        """
+        if most < 1:
+            return ()
+        found = self._rows(self._call("out", most))
+        return tuple(
+            Out(batch.decode(), queue.decode(), int(attempt), worker.decode(errors="replace"), where.decode(), int(since) / 1000)
+            for batch, queue, attempt, worker, where, since in found
+        )
 
     def dead(self, task: str, most: int = 1000) -> tuple[tuple[Claim[bytes], str], ...]:
         """Batches that were put aside, oldest first, each with its last reason.
@@ -281,7 +280,7 @@ class RedisQueues:
         if most < 1:
             return ()
         return tuple(
-            (Claim(batch.decode(), int(attempt), task, _bare(samples)), reason.decode(errors="replace"))
+            (Claim(batch.decode(), int(attempt), task, bare(samples)), reason.decode(errors="replace"))
             for batch, attempt, reason, *samples in self._said(self._call("dead", task, most), task)
         )
 
@@ -308,6 +307,12 @@ class RedisQueues:
     def _outcome(self, answer: bytes) -> Outcome:
         return Outcome(self._said(answer).decode().lower())
 
+    def _rows(self, answer: Any) -> Any:
+        """A script's answer of rows, if it did what it should."""
+        if answer and isinstance(answer[0], bytes):
+            self._said(answer[0])
+        return answer
+
     def _said(self, answer: Any, task: str = "") -> Any:
         """What a script answered, if it did what it should.
 
@@ -322,6 +327,8 @@ class RedisQueues:
             raise Fenced(
                 f"the stream {self.name!r} should be of the store's own epoch, found another: it was restored, or has a new owner."
             )
+        if answer == b"HELD":
+            raise Fenced(f"the stream {self.name!r} should be held by this server, found another that holds it.")
         if answer == b"UNKNOWN":
             raise NotFound(f"task {task!r} should have a queue, found {', '.join(self.queues()) or 'none'}.")
         return answer
@@ -337,42 +344,3 @@ class RedisQueues:
         now = "" if self._clock is None else str(round(1000 * self._clock.now()))
         with told("the server of the queues"):
             return self._scripts[name](keys=[self._key("meta")], args=[epoch or self._epoch or "*", now, *arguments])
-
-
-def _meta(settings: StreamSettings) -> list[Any]:
-    policy, exponent = _POLICIES.get(settings.policy, ("fair", 1.0 / settings.temperature))
-    return [
-        *("lease", round(1000 * settings.lease_seconds), "attempts", settings.attempts, "budget", settings.budget),
-        *("policy", policy, "exponent", repr(exponent), "aging", round(1000 * settings.aging_seconds)),
-    ]
-
-
-def _bare(samples: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Without their arrival."""
-    return tuple(sample[STAMP:] for sample in samples)
-
-
-_NAME: TypeAdapter[str] = TypeAdapter(Name)
-
-
-def _named(name: str, what: str) -> str:
-    """A name that is safe as a part of a key.
-
-    :raises SettingsError: it is none.
-    """
-    try:
-        return _NAME.validate_python(name)
-    except ValidationError:
-        rule = "1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', and begin with a letter or a digit"
-        raise SettingsError(f"the name of {what} should be {rule}, found {name!r}.") from None
-
-
-def _pieces(samples: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
-    """Samples in calls of a size that a server takes, each with the place of its first; one without any where there are none."""
-    start = size = 0
-    for place, sample in enumerate(samples):
-        if place > start and (place - start == CHUNK or size + len(sample) > CHUNK_BYTES):
-            yield start, samples[start:place]
-            start, size = place, 0
-        size += len(sample)
-    yield start, samples[start:]

@@ -27,6 +27,7 @@ class Limits(Section):
     priority: Annotated[int, Field(ge=-100, le=100)] = 0  # higher comes first, where turns go by priority
     flush_seconds: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0  # a sample waits so long at most; 0: for ever
     flush_least: Annotated[int, Field(ge=1, le=BATCH_LIMIT)] = 1  # samples without which nothing is flushed
+    out: Annotated[int, Field(ge=0, le=100_000)] = 0  # batches that may be out at once; 0: any number
 
 
 class QueueSettings(Limits):

@@ -47,6 +47,7 @@ local function take(queue)
   in_pieces('RPUSH', key('s', fresh), samples)
   redis.call('HSET', key('b', fresh), 'queue', queue, 'count', #samples, 'bytes', bytes, 'fails', 0)
   redis.call('HINCRBY', key('c', queue), 'leased', #samples)
+  redis.call('HINCRBY', key('c', queue), 'away', 1)
   redis.call('ZREM', key('ready'), queue)
   if m[3] == 'fair' then
     local mine = tonumber(c[4])

@@ -1,4 +1,5 @@
--- What all scripts share. KEYS[1] is `meta`; ARGV[1] the epoch or `*`; ARGV[2] the time in milliseconds, or nothing: the server's.
+-- What all scripts share. KEYS[1] is `meta`; ARGV[1] the epoch or `*`, and behind an `@` who holds the stream, where only that one
+-- may say so; ARGV[2] the time in milliseconds, or nothing: the server's.
 local P = string.sub(KEYS[1], 1, -5)
 
 local function key(name, ...)
@@ -9,9 +10,11 @@ end
 
 -- Why a caller may not go on; nil where it may. With a queue: also where there is none of that name.
 local function refused(queue)
-  local found = redis.call('HGET', KEYS[1], 'epoch')
-  if not found then return 'NO_STREAM' end
-  if ARGV[1] ~= '*' and ARGV[1] ~= found then return 'EPOCH' end
+  local found = redis.call('HMGET', KEYS[1], 'epoch', 'holder')
+  if not found[1] then return 'NO_STREAM' end
+  local epoch, holder = string.match(ARGV[1], '^([^@]*)@?(.*)$')
+  if epoch ~= '*' and epoch ~= found[1] then return 'EPOCH' end
+  if holder ~= '' and holder ~= found[2] then return 'HELD' end
   if queue and redis.call('EXISTS', key('c', queue)) == 0 then return 'UNKNOWN' end
   return nil
 end
@@ -40,12 +43,19 @@ local function in_pieces(command, list, values)
   end
 end
 
+-- The server of the stream waits at this list: it is told that there is something to look at, and looks itself what.
+local function ring(why)
+  redis.call('RPUSH', key('bell'), why)
+  redis.call('LTRIM', key('bell'), -16, -1)
+end
+
 -- Where a queue stands in line: it holds a batch, or it will when its oldest sample has waited for long enough, or neither.
+-- A queue of which as many batches are out as may be holds none.
 local function line_up(queue, waiting, at)
-  local c = redis.call('HMGET', key('c', queue), 'batch', 'state', 'flush', 'least', 'time', 'priority')
-  local state, flush = c[2], tonumber(c[3])
+  local c = redis.call('HMGET', key('c', queue), 'batch', 'state', 'flush', 'least', 'time', 'priority', 'out', 'away')
+  local state, flush, out = c[2], tonumber(c[3]), tonumber(c[7] or '0')
   local holds, due = false, nil
-  if waiting > 0 and (state == 'open' or state == 'draining') then
+  if waiting > 0 and (state == 'open' or state == 'draining') and (out == 0 or tonumber(c[8] or '0') < out) then
     holds = state == 'draining' or waiting >= tonumber(c[1])
     if not holds and flush > 0 and waiting >= tonumber(c[4]) then
       due = arrival(redis.call('LINDEX', key('q', queue), 0)) + flush
@@ -71,6 +81,7 @@ local function line_up(queue, waiting, at)
     turn = redis.call('HINCRBY', KEYS[1], 'turn', 1)
   end
   redis.call('ZADD', key('ready'), turn, queue)
+  ring('ready')
 end
 
 -- Where a batch is: the name of its sorted set and its queue's counter, or nil.
@@ -91,12 +102,20 @@ local function held(batch, attempt)
   return 'OK', place, counter
 end
 
+local OUT = {leased = 1, submitted = 1}
+
 -- A batch goes from one counter of its queue to another.
 local function count(batch, from, to)
   local b = redis.call('HMGET', key('b', batch), 'queue', 'count')
-  if from then redis.call('HINCRBY', key('c', b[1]), from, 0 - tonumber(b[2])) end
-  if to then redis.call('HINCRBY', key('c', b[1]), to, tonumber(b[2])) end
-  return b[1]
+  local queue, c = b[1], key('c', b[1])
+  redis.call('HINCRBY', c, from, 0 - tonumber(b[2]))
+  redis.call('HINCRBY', c, to, tonumber(b[2]))
+  local more = (OUT[to] or 0) - (OUT[from] or 0)
+  if more ~= 0 then
+    redis.call('HINCRBY', c, 'away', more)
+    if tonumber(redis.call('HGET', c, 'out') or '0') > 0 then line_up(queue, redis.call('LLEN', key('q', queue)), now()) end
+  end
+  return queue
 end
 
 -- A batch's samples are not needed any more.

@@ -4,8 +4,8 @@ if wrong then return wrong end
 although_full()
 local queue, c, at = ARGV[3], key('c', ARGV[3]), now()
 if redis.call('EXISTS', c) == 0 then
-  redis.call('HSET', c, 'most', 100000, 'weight', 1, 'priority', 0, 'flush', 0, 'least', 1, 'state', 'open', 'time', 0)
-  redis.call('HSET', c, 'pushed', 0, 'applied', 0, 'leased', 0, 'submitted', 0, 'dead', 0, 'purged', 0)
+  redis.call('HSET', c, 'most', 100000, 'weight', 1, 'priority', 0, 'flush', 0, 'least', 1, 'out', 0, 'state', 'open', 'time', 0)
+  redis.call('HSET', c, 'pushed', 0, 'applied', 0, 'leased', 0, 'submitted', 0, 'dead', 0, 'purged', 0, 'away', 0)
   redis.call('SADD', key('queues'), queue)
 end
 local before = tonumber(redis.call('HGET', c, 'priority'))
@@ -23,7 +23,10 @@ line_up(queue, redis.call('LLEN', key('q', queue)), at)
 local state = redis.call('HGET', c, 'state')
 if state == 'open' or state == 'draining' then
   for _, batch in ipairs(redis.call('ZRANGEBYSCORE', key('lease'), '+inf', '+inf')) do
-    if redis.call('HGET', key('b', batch), 'queue') == queue then redis.call('ZADD', key('lease'), 0, batch) end
+    if redis.call('HGET', key('b', batch), 'queue') == queue then
+      redis.call('ZADD', key('lease'), 0, batch)
+      ring('back')
+    end
   end
 end
 return 'OK'

@@ -19,4 +19,5 @@ if ARGV[6] == 'fail' then
   end
 end
 redis.call('ZADD', key('lease'), 0, ARGV[3])
+ring('back')
 return 'OK'

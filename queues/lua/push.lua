@@ -2,6 +2,15 @@
 -- A producer that says who it is and counts its samples from 1, without a gap, may send again what it does not know to have arrived.
 -- Returns status and depth: OK, DUPLICATE (all of them were here before), BUSY, PAUSED, UNKNOWN, EPOCH, NO_STREAM;
 -- or GAP and the number of the producer's last sample here: those between are missing.
+
+-- Whether a sample changed the parameters before this server was set back to a copy that does not have it: see `adopt`.
+local function applied_before(queue, sample)
+  local digest = redis.sha1hex(sample)
+  local times = tonumber(redis.call('HGET', key('known', queue), digest) or '0')
+  if times > 1 then redis.call('HINCRBY', key('known', queue), digest, -1) else redis.call('HDEL', key('known', queue), digest) end
+  return times > 0
+end
+
 local queue, producer, first = ARGV[3], ARGV[4], tonumber(ARGV[5])
 if #ARGV < 5 or (producer ~= '' and not (first and first >= 1 and first <= 9007199254740992 and first == math.floor(first))) then
   return redis.error_reply('ERR push should have epoch, time, queue, producer and the number of the first sample, counted from 1')
@@ -26,7 +35,14 @@ if waiting + more > tonumber(c[1]) or tonumber(m[2]) + bytes > tonumber(m[1]) th
 
 local at = now()
 local stamp, values = struct.pack('>d', at), {}
-for number = from, #ARGV do values[#values + 1] = stamp .. ARGV[number] end
+local known_here = producer ~= '' and redis.call('EXISTS', key('known', queue)) == 1
+for number = from, #ARGV do
+  if known_here and applied_before(queue, ARGV[number]) then
+    more, bytes = more - 1, bytes - #ARGV[number] - 8
+  else
+    values[#values + 1] = stamp .. ARGV[number]
+  end
+end
 in_pieces('RPUSH', key('q', queue), values)
 redis.call('HINCRBY', KEYS[1], 'bytes', bytes)
 redis.call('HINCRBY', key('c', queue), 'pushed', more)

@@ -12,4 +12,5 @@ for _, batch in ipairs(redis.call('LRANGE', key('dead', ARGV[3]), 0, -1)) do
     done = done + 1
   end
 end
+if done > 0 then ring('back') end
 return done

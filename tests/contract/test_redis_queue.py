@@ -19,6 +19,7 @@ from queues.embedded import EmbeddedServer
 from queues.queue import Claim, Outcome
 from queues.redis import SAMPLE_LIMIT, RedisQueues, connect
 from queues.settings import QueueSettings, StreamSettings
+from queues.writer import QueueWriter
 from tests.support.streams import KINDS, raw, stream
 from tests.support.streams import server as running
 from trunkline.clock import ManualClock
@@ -45,7 +46,7 @@ def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Embed
         yield made
 
 
-Make = Callable[..., RedisQueues]
+Make = Callable[..., QueueWriter]
 
 
 @pytest.fixture
@@ -545,7 +546,7 @@ def test_many_batches_are_released_in_pieces(make: Make) -> None:
     assert queues.release(2) == 1
     assert bytes_told(queues) == 0
     left = {key.decode().removeprefix(queues._key("")) for key in raw(queues).scan_iter(match=queues._key("*"), count=1000)}
-    assert left == {"meta", "queues", "c:a"}, "nothing is left of what was trained"
+    assert left == {"meta", "queues", "c:a", "bell"}, "nothing is left of what was trained"
 
 
 def test_dead_batches_are_looked_at_retried_and_purged_in_part_and_whole(make: Make) -> None:
@@ -600,12 +601,14 @@ def test_a_store_gives_back_what_it_had_and_nobody_else_speaks_for_it(make: Make
 # -- whose stream it is --------------------------------------------------------------------------------------------------
 
 
-def everything(queues: RedisQueues) -> Iterator[Callable[[], Any]]:
+def everything(queues: QueueWriter) -> Iterator[Callable[[], Any]]:
     claim = Claim("ghost", 1, "a", ())
     yield from (lambda: queues.open("a", 3), lambda: queues.set_state("a", "paused"), lambda: queues.push("a", [b"x"]))
     yield from (queues.claim, lambda: queues.renew(claim), lambda: queues.submit(claim), lambda: queues.commit(claim))
     yield from (lambda: queues.nack(claim, "x"), lambda: queues.release(1), lambda: queues.stats("a"), lambda: queues.dead("a"))
     yield from (lambda: queues.retry("a"), lambda: queues.purge_dead("a"), lambda: queues.purge_waiting("a"))
+    yield from (queues.work, queues.out, lambda: queues.applied_after(0), lambda: queues.reopen(0))
+    yield from (lambda: queues.adopt(claim, 1, b""), lambda: queues.hold(1, "me", 1.0))
     yield from (lambda: queues.waiting("a"), lambda: queues.peek("a"), lambda: queues.configure_stream(StreamSettings(attempts=9)))
 
 
@@ -618,7 +621,7 @@ def test_a_store_of_another_epoch_can_do_nothing(make: Make) -> None:
     queues = make()
     queues.open("a", 2)
     queues.push("a", numbered(1, 3))
-    other = RedisQueues(raw(queues), queues.name, epoch="another")
+    other = QueueWriter(raw(queues), queues.name, epoch="another")
     before = dump(queues)
     for act in everything(other):
         with pytest.raises(Fenced, match="epoch"):
@@ -626,13 +629,13 @@ def test_a_store_of_another_epoch_can_do_nothing(make: Make) -> None:
     assert dump(queues) == before
     assert other.begin("another") == "epoch", "it learns whose it is"
     assert RedisQueues(raw(queues), queues.name, epoch="epoch").counts("a").queued == 3
-    for epoch in ("", "*"):
+    for epoch in ("", "*", "a@b"):
         with pytest.raises(SettingsError, match="epoch"):
             queues.begin(epoch)
 
 
 def test_a_stream_that_was_not_begun_is_not_there(make: Make) -> None:
-    queues = RedisQueues(raw(make()), "nobody")
+    queues = QueueWriter(raw(make()), "nobody")
     for act in everything(queues):
         with pytest.raises(NotFound, match="begun"):
             act()

@@ -1,14 +1,15 @@
 """The scripts against the plain stream: random commands, every answer and every count the same, on both kinds of server."""
 
 import random
+import struct
 from typing import Any
 
 import pytest
 
 from queues.embedded import EmbeddedServer
 from queues.queue import Claim
-from queues.redis import RedisQueues
 from queues.settings import QueueSettings
+from queues.writer import QueueWriter
 from tests.support.plain_stream import Batch, PlainStream
 from tests.support.streams import KINDS, raw, stream
 from trunkline.clock import ManualClock
@@ -17,6 +18,8 @@ from trunkline.errors import Conflict, NotFound, QueueFull, QueuePaused
 pytestmark = pytest.mark.contract
 
 QUEUES = ("a", "b", "c")
+PLACES = {"lease", "submitted", "applied", "released", "dead", "purged", "aside", "attempt 4"}
+ADOPTED = {"adopted None", "adopted 0", "adopted 1", "adopted 2"}
 SHARE = {"equal": 0.0, "proportional": 1.0, "temperature": 0.5}
 
 
@@ -34,7 +37,7 @@ class Pair:
             return self.names[-1]
 
         limits: dict[str, Any] = {"attempts": 3, "budget": 1500}
-        self.queues: RedisQueues = stream(
+        self.queues: QueueWriter = stream(
             server, clock=self.clock, new_id=new_id, policy=policy, temperature=2.0, lease_seconds=10.0, aging_seconds=3.0, **limits
         )
         kind = "fair" if policy in SHARE else policy
@@ -47,7 +50,8 @@ class Pair:
 
     def command(self) -> None:
         verbs = (self.push, self.push, self.push, self.claim, self.claim, self.claim, self.word, self.word, self.word, self.wait)
-        self.rng.choice((*verbs, *verbs, self.configure, self.configure, self.dead, self.release))()
+        rare = (self.configure, self.configure, self.dead, self.dead, self.release, self.reopen, self.adopt, self.wait_for_the_bell)
+        self.rng.choice((*verbs, *verbs, *rare))()
         self.compare()
 
     def configure(self) -> None:
@@ -65,6 +69,7 @@ class Pair:
             priority=self.rng.randint(-2, 2),
             flush_seconds=self.rng.choice((0.0, 5.0)),
             flush_least=self.rng.randint(1, batch),
+            out=self.rng.choice((0, 0, 1, 2)),
         )
         self.queues.configure(queue, settings)
         self.plain.configure(
@@ -75,12 +80,15 @@ class Pair:
             priority=settings.priority,
             flush=1000 * settings.flush_seconds,
             least=settings.flush_least,
+            out=settings.out,
         )
 
     def push(self) -> None:
         queue, producer, first = self.rng.choice(QUEUES), self.rng.choice(("", "p", "q")), 0
         samples = [b"%d" % (self.pushed + number) + b"." * self.rng.choice((0, 0, 40)) for number in range(self.rng.randint(0, 7))]
         self.pushed += len(samples)
+        if self.plain.known.get(queue) and self.rng.random() < 0.5:
+            samples.append(self.rng.choice(self.plain.known[queue]))
         if producer:
             first = max(1, self.plain.producers.get((queue, producer), 0) + self.rng.choice((1, 1, 1, 0, -3, 2)))
         want = self.plain.push(queue, samples, producer, first)
@@ -132,6 +140,36 @@ class Pair:
         step = self.rng.randrange(20)
         assert self.queues.release(step) == self.plain.release(step)
 
+    def reopen(self) -> None:
+        step = self.rng.randrange(20)
+        want = [(batch.id, batch.queue, batch.step) for batch in self.plain.applied_after(step)]
+        assert [(one.batch, one.queue, one.step) for one in self.queues.applied_after(step)] == want
+        assert self.queues.reopen(step) == self.plain.reopen(step)
+
+    def adopt(self) -> None:
+        """A batch that is somewhere; or one of samples that wait, and of some that were never pushed."""
+        step = self.plain.released + self.rng.randrange(4)
+        known = [batch for batch in self.plain.batches.values() if batch.place not in ("released", "purged")]
+        if known and self.rng.random() < 0.5:
+            batch = self.rng.choice(known)
+            queue, id, kept = batch.queue, batch.id, list(zip(batch.stamps, batch.samples, strict=True))
+        elif self.plain.lines:
+            queue = self.rng.choice(list(self.plain.lines))
+            waiting = self.plain.lines[queue].waiting
+            first = self.rng.randrange(len(waiting) + 1)
+            kept = [*waiting[first : first + 2], (1.0, b"lost %d" % self.rng.randrange(3))]
+            id = f"lost-{len(self.plain.batches):06d}"
+        else:
+            return
+        claim = Claim(id, 1, queue, tuple(sample for _, sample in kept))
+        stamps = b"".join(struct.pack(">d", stamp) for stamp, _ in kept)
+        found = self.queues.adopt(claim, step, stamps)
+        assert found == self.plain.adopt(queue, id, step, 1, kept)
+        self.seen.add(f"adopted {found}")
+
+    def wait_for_the_bell(self) -> None:
+        assert self.queues.wait(0.01) is self.plain.wait()
+
     def dead(self) -> None:
         queue = self.rng.choice(QUEUES)
         if queue not in self.plain.lines:
@@ -159,8 +197,15 @@ class Pair:
             assert [(c.id, c.attempt, list(c.samples), reason) for c, reason in self.queues.dead(queue)] == want
         for batch in self.plain.batches.values():
             self.seen |= {batch.place, f"attempt {batch.attempt}", "aside" if batch.aside else ""}
-        meta = raw(self.queues).hget(self.queues._key("meta"), "bytes")
-        assert int(meta) == self.plain.bytes
+        client = raw(self.queues)
+        assert int(client.hget(self.queues._key("meta"), "bytes")) == self.plain.bytes
+        assert bool(client.exists(self.queues._key("bell"))) is self.plain.bell
+        work = self.queues.work()
+        assert (work.step, work.claimable) == (self.plain.step, self.plain.claimable())
+        found = [(one.claim.id, one.claim.attempt, list(one.claim.samples), round(1000 * one.seconds)) for one in work.submitted]
+        assert found == [(b.id, b.attempt, b.samples, self.plain.now - b.sent) for b in self.plain.submitted()]
+        out = [one.batch for one in self.queues.out()]
+        assert sorted(out) == sorted(b.id for b in self.plain.batches.values() if b.place in ("lease", "submitted"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -172,10 +217,10 @@ def test_the_scripts_do_what_the_plain_stream_does(kind: str, policy: str, reque
         pair = Pair(server, policy, seed)
         for _ in range(5):
             pair.configure()
-        for number in range(150):
+        for number in range(200):
             try:
                 pair.command()
             except AssertionError as error:
                 raise AssertionError(f"seed {seed}, command {number}: {error}") from error
         seen |= pair.seen
-    assert seen >= {"lease", "submitted", "applied", "released", "dead", "purged", "aside", "attempt 4"}, "the walk came everywhere"
+    assert seen >= PLACES | ADOPTED, "the walk came everywhere"

@@ -11,6 +11,9 @@ from queues.queue import Counts, Outcome
 STAMP = 8
 """Bytes that a sample costs beside its own."""
 
+Kept = list[tuple[float, bytes]]
+"""Samples as they lay in a queue: when they were pushed, and what."""
+
 Place = Literal["waiting", "lease", "submitted", "applied", "dead", "released", "purged"]
 
 
@@ -28,6 +31,9 @@ class Batch:
     aside: bool = False  # its queue gives no batches
     step: int = 0
     reason: str = ""
+    stamps: list[float] = field(default_factory=list)  # when its samples were pushed
+    sent: float = 0.0  # when its gradient was submitted
+    row: int = 0  # the place in the order of submissions
 
 
 @dataclass
@@ -38,6 +44,7 @@ class Line:
     priority: int = 0
     flush: float = 0.0
     least: int = 1
+    out: int = 0
     state: str = "open"
     waiting: list[tuple[float, bytes]] = field(default_factory=list)  # arrival, sample
     pushed: int = 0
@@ -63,6 +70,10 @@ class PlainStream:
         self.now = 0.0
         self.clock = 0.0
         self.turns = 0
+        self.bell = False  # whether something happened that nobody looked at since
+        self.step = 0  # the last that was committed
+        self.released = 0  # the last that was let go
+        self.known: dict[str, list[bytes]] = {}  # applied, and not pushed as far as the server of the queues knows
 
     # -- settings ------------------------------------------------------------------------------------------------------
 
@@ -77,7 +88,7 @@ class PlainStream:
         if line.state in ("open", "draining"):
             for batch in self.batches.values():
                 if batch.queue == queue and batch.aside:
-                    batch.aside, batch.ends = False, 0.0
+                    batch.aside, batch.ends, self.bell = False, 0.0, True
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
@@ -100,12 +111,19 @@ class PlainStream:
             return "PAUSED", depth
         if depth + len(new) > line.most or self.bytes + sum(len(sample) + STAMP for sample in new) > self.budget:
             return "BUSY", depth
-        line.waiting += [(self.now, sample) for sample in new]
-        line.pushed += len(new)
         if producer:
             self.producers[queue, producer] = first + len(samples) - 1
+            new = [sample for sample in new if not self._applied_before(queue, sample)]
+        line.waiting += [(self.now, sample) for sample in new]
+        line.pushed += len(new)
         self._line_up(queue)
         return "OK", len(line.waiting)
+
+    def _applied_before(self, queue: str, sample: bytes) -> bool:
+        if sample in self.known.get(queue, []):
+            self.known[queue].remove(sample)
+            return True
+        return False
 
     @property
     def bytes(self) -> int:
@@ -125,8 +143,7 @@ class PlainStream:
             if not batch.free:
                 batch.fails += 1
             if batch.fails >= self.attempts:
-                batch.place, batch.reason = "dead", "its worker was silent for longer than the lease"
-                batch.order = self._next()
+                self._bury(batch, "its worker was silent for longer than the lease")
             elif self.lines[batch.queue].state in ("paused", "stopped"):
                 batch.free = batch.aside = True
             else:
@@ -135,7 +152,7 @@ class PlainStream:
         late = [
             (line.waiting[0][0] + line.flush, queue)
             for queue, line in self.lines.items()
-            if line.turn is None and line.holds(self.now)
+            if line.turn is None and self._holds(queue)
         ]
         for _, queue in sorted(late):
             self._line_up(queue)
@@ -149,9 +166,10 @@ class PlainStream:
         if self.policy == "fair":
             self.clock = line.time
             line.time += len(taken) / (line.weight * line.pushed**self.power)
-        self._line_up(queue)
-        batch = Batch(fresh, queue, [sample for _, sample in taken], ends=self.now + self.lease)
+        stamps, samples = [stamp for stamp, _ in taken], [sample for _, sample in taken]
+        batch = Batch(fresh, queue, samples, ends=self.now + self.lease, stamps=stamps)
         self.batches[fresh] = batch
+        self._line_up(queue)
         return batch
 
     def renew(self, id: str, attempt: int) -> Outcome:
@@ -162,14 +180,16 @@ class PlainStream:
 
     def submit(self, id: str, attempt: int) -> Outcome:
         outcome, batch = self._held(id, attempt)
-        if batch:
-            batch.place = "submitted"
+        if batch and batch.place == "lease":
+            batch.place, batch.sent, batch.row, self.bell = "submitted", self.now, self._next(), True
         return outcome
 
     def commit(self, id: str, attempt: int, step: int) -> Outcome:
         outcome, batch = self._held(id, attempt)
         if batch:
             batch.place, batch.step = "applied", step
+            self.step = max(self.step, step)
+            self._in_again(batch.queue)
         return outcome
 
     def nack(self, id: str, attempt: int, reason: str, counts: bool) -> Outcome:
@@ -178,8 +198,14 @@ class PlainStream:
             batch.place, batch.free, batch.ends, batch.reason = "lease", True, 0.0, reason
             batch.fails += counts
             if counts and batch.fails >= self.attempts:
-                batch.place, batch.order = "dead", self._next()
+                self._bury(batch, reason)
+            else:
+                self.bell = True
         return outcome
+
+    def _bury(self, batch: Batch, reason: str) -> None:
+        batch.place, batch.reason, batch.order = "dead", reason, self._next()
+        self._in_again(batch.queue)
 
     def _held(self, id: str, attempt: int) -> tuple[Outcome, Batch | None]:
         batch = self.batches.get(id)
@@ -195,7 +221,58 @@ class PlainStream:
         covered = [batch for batch in self.batches.values() if batch.place == "applied" and batch.step <= step]
         for batch in covered:
             batch.place = "released"
+        self.released = max(self.released, min(step, self.step))
         return len(covered)
+
+    # -- the server of the stream --------------------------------------------------------------------------------------
+
+    def submitted(self) -> list[Batch]:
+        return sorted((batch for batch in self.batches.values() if batch.place == "submitted"), key=lambda batch: batch.row)
+
+    def claimable(self) -> int:
+        lost = sum(batch.place == "lease" and not batch.aside and batch.ends <= self.now for batch in self.batches.values())
+        return lost + sum(line.turn is not None or self._holds(queue) for queue, line in self.lines.items())
+
+    def wait(self) -> bool:
+        rang, self.bell = self.bell, False
+        return rang
+
+    def applied_after(self, step: int) -> list[Batch]:
+        found = [batch for batch in self.batches.values() if batch.place == "applied" and batch.step > step]
+        return sorted(found, key=lambda batch: (batch.step, batch.id))
+
+    def reopen(self, step: int) -> int:
+        back = self.applied_after(step)
+        for batch in back:
+            batch.place, batch.free, batch.ends, batch.aside = "lease", True, batch.step - 1e12, False
+            batch.reason, self.bell = "the store went back to a step before it", True
+            self._in_again(batch.queue)
+        self.step = min(self.step, step)
+        return len(back)
+
+    def adopt(self, queue: str, id: str, step: int, attempt: int, kept: Kept) -> int | None:
+        """Stamps and samples of a batch that the store applied."""
+        batch = self.batches.get(id)
+        if step <= self.released or (batch and batch.place == "applied"):
+            return None
+        line, found = self.lines[queue], len(kept)
+        if batch is None:
+            found, stamps, samples = 0, [stamp for stamp, _ in kept], [sample for _, sample in kept]
+            batch = Batch(id, queue, samples, attempt=attempt, stamps=stamps)
+            for one in kept:
+                if one in line.waiting:
+                    line.waiting.remove(one)
+                    found += 1
+                else:
+                    self.known.setdefault(queue, []).append(one[1])
+            line.pushed += len(kept) - found
+            self.batches[id] = batch
+            batch.place = "applied"
+            self._line_up(queue)
+        batch.place, batch.step = "applied", step
+        self._in_again(queue)
+        self.step = max(self.step, step)
+        return found
 
     # -- what was put aside --------------------------------------------------------------------------------------------
 
@@ -207,7 +284,8 @@ class PlainStream:
         chosen = [batch for batch in self.dead(queue) if ids is None or batch.id in ids]
         for batch in chosen:
             batch.place, batch.fails, batch.free, batch.ends = "lease", 0, True, 0.0
-            batch.aside = False
+            batch.aside, self.bell = False, True
+            self._in_again(queue)
         return len(chosen)
 
     def purge_dead(self, queue: str, ids: list[str] | None) -> int:
@@ -245,11 +323,21 @@ class PlainStream:
         self.turns += 1
         return self.turns
 
+    def _holds(self, queue: str) -> bool:
+        line = self.lines[queue]
+        away = sum(batch.queue == queue and batch.place in ("lease", "submitted") for batch in self.batches.values())
+        return line.holds(self.now) and not 0 < line.out <= away
+
+    def _in_again(self, queue: str) -> None:
+        if self.lines[queue].out:
+            self._line_up(queue)
+
     def _line_up(self, queue: str) -> None:
         line = self.lines[queue]
-        if not line.holds(self.now):
+        if not self._holds(queue):
             line.turn = None
         elif line.turn is None:
+            self.bell = True
             if self.policy == "fair":
                 line.turn = line.time = max(line.time, self.clock)
             elif self.policy == "priority":

@@ -14,6 +14,7 @@ from queues.embedded import EmbeddedServer
 from queues.queue import Claim, Counts, Outcome
 from queues.redis import RedisQueues, connect
 from queues.settings import StreamSettings
+from queues.writer import QueueWriter
 from trunkline.clock import Clock
 
 KINDS = ("embedded", "debian")
@@ -22,6 +23,9 @@ KINDS = ("embedded", "debian")
 _names = itertools.count()
 _clients: dict[str, list[Any]] = {}
 """Of each server, by its address: closed when it is stopped."""
+
+
+_writers: dict[str, list[QueueWriter]] = {}
 
 
 @contextmanager
@@ -46,6 +50,8 @@ def client(server: EmbeddedServer, url: str = "") -> Any:
 
 
 def close_clients(server: EmbeddedServer) -> None:
+    for writer in _writers.pop(server.url, []):
+        writer.close()
     for one in _clients.pop(server.url, []):
         one.close()
 
@@ -57,11 +63,12 @@ def raw(queues: RedisQueues) -> Any:
 
 def stream(
     server: EmbeddedServer, *, clock: Clock | None = None, new_id: Callable[[], str] | None = None, **settings: Any
-) -> RedisQueues:
+) -> QueueWriter:
     """The queues of a new stream."""
     ids: dict[str, Any] = {} if new_id is None else {"new_id": new_id}
-    queues = RedisQueues(client(server), f"test-{next(_names)}", clock=clock, worker="tester", **ids)
+    queues = QueueWriter(client(server), f"test-{next(_names)}", clock=clock, worker="tester", **ids)
     queues.begin("epoch", StreamSettings.model_validate(settings))
+    _writers.setdefault(server.url, []).append(queues)
     return queues
 
 

@@ -1,0 +1,17 @@
+-- What there is to do for the server of the stream. ARGV: epoch, time, how many submitted batches at most.
+-- Returns {last step that was committed, batches that could be claimed now, then for each submitted batch, in the order in which the
+-- store got their gradients: {batch, queue, attempt, worker, milliseconds since then, samples as they lay in the queue...}};
+-- or {EPOCH}, {HELD}, {NO_STREAM}.
+local wrong = refused()
+if wrong then return {wrong} end
+local at = now()
+local free = redis.call('ZCARD', key('ready')) + redis.call('ZCOUNT', key('due'), '-inf', whole(at))
+free = free + redis.call('ZCOUNT', key('lease'), '-inf', whole(at))
+local found = {redis.call('HGET', KEYS[1], 'step') or '0', whole(free)}
+for _, batch in ipairs(redis.call('ZRANGE', key('submitted'), 0, tonumber(ARGV[3]) - 1)) do
+  local b = redis.call('HMGET', key('b', batch), 'queue', 'attempt', 'worker', 'sent')
+  local one = {batch, b[1], b[2], b[3], whole(math.max(0, at - tonumber(b[4] or '0')))}
+  for _, sample in ipairs(redis.call('LRANGE', key('s', batch), 0, -1)) do one[#one + 1] = sample end
+  found[#found + 1] = one
+end
+return found

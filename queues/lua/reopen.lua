@@ -1,0 +1,19 @@
+-- The store is at a step, and no further: batches that changed the parameters beyond it come back, as if their workers had given them
+-- back, in the order of their steps and before all others. ARGV: epoch, time, step. Returns how many; at most 500 a call.
+local wrong = refused()
+if wrong then return wrong end
+although_full()
+local back = redis.call('ZRANGEBYSCORE', key('applied'), '(' .. ARGV[3], '+inf', 'WITHSCORES', 'LIMIT', 0, 500)
+for number = 1, #back, 2 do
+  local batch = back[number]
+  redis.call('ZREM', key('applied'), batch)
+  redis.call('HSET', key('b', batch), 'returned', '1', 'reason', 'the store went back to a step before it')
+  redis.call('ZADD', key('lease'), whole(tonumber(back[number + 1]) - 1e12), batch)
+  count(batch, 'applied', 'leased')
+end
+if #back > 0 then
+  ring('back')
+elseif tonumber(redis.call('HGET', KEYS[1], 'step') or '0') > tonumber(ARGV[3]) then
+  redis.call('HSET', KEYS[1], 'step', ARGV[3])
+end
+return #back / 2
