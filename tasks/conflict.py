@@ -8,7 +8,7 @@ torchjd, torch and cvxpy take seconds to import, so they are imported when a wei
 """
 
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,57 @@ def imtl_g(gramian: Floats) -> Floats:
     return found / total if total > 0 else found
 
 
+def mgda(gramian: Floats) -> Floats:
+    """MGDA (Désidéri, 2012; Sener and Koltun, 2018, arXiv:1810.04650): the shortest of all convex combinations.
+
+    torchjd has a hundred steps of Frank and Wolfe, which end somewhere near. `min |A x|^2 + (1 - sum x)^2, x >= 0` with `G = A' A`
+    is solved by the same x but for its length, also where the shortest combination is zero, and exactly.
+    """
+    from scipy.optimize import nnls
+
+    count = len(gramian)
+    root = _root(gramian / np.trace(gramian))
+    found = nnls(np.vstack([root, np.ones(count)]), np.append(np.zeros(count), 1.0), maxiter=100 * count)[0]
+    return np.asarray(found / found.sum(), dtype=np.float64)
+
+
+def dualproj(gramian: Floats) -> Floats:
+    """The mean of the gradients, projected to where it is against none (Lopez-Paz and Ranzato, 2017, arXiv:1706.08840, eq. 11)."""
+    from torchjd.aggregation import DualProjWeighting
+
+    return _weights(DualProjWeighting(projector=cast(Any, _project)), gramian)
+
+
+def aligned_mtl(gramian: Floats, scale: Literal["min", "median", "rmse"]) -> Floats:
+    """Aligned-MTL (Senushkin et al., 2023, arXiv:2305.19000): the mean, once the matrix of gradients has all singular values
+    alike.
+
+    :param scale: which they have then: the least, the median, or the root of the mean square.
+    """
+    from torchjd.aggregation import AlignedMTLWeighting
+
+    return _weights(AlignedMTLWeighting(scale_mode=scale), gramian)
+
+
+def gradvac(gramian: Floats, wanted: Floats, beta: float, seed: int) -> tuple[Floats, Floats]:
+    """GradVac (Wang et al., 2021, arXiv:2010.05874): PCGrad, for cosines below what is wanted of the pair, not below zero.
+
+    :param wanted: cosine for each ordered pair `(T, T)`, a decayed mean of those that were seen; torchjd keeps it in a buffer that
+        is there after the first call only, and forgets it when T changes.
+    :returns: the weights, and what is wanted from now on.
+    """
+    import torch
+    from torchjd.aggregation import GradVacWeighting
+
+    weighting = GradVacWeighting(beta=beta)
+    with torch.random.fork_rng(devices=[]):
+        _weights(weighting, gramian)
+        weighting.load_state_dict({"_phi_t": torch.from_numpy(wanted)})
+        torch.manual_seed(seed)
+        found = _weights(weighting, gramian)
+    return found, np.asarray(weighting.state_dict()["_phi_t"].numpy(), dtype=np.float64)
+
+
 def _weights(weighting: Any, gramian: Floats) -> Floats:
     """Ask torchjd, in float64, of a Gramian whose trace is 1: its thresholds are meant for numbers of that size."""
     import torch
@@ -102,7 +153,13 @@ def _project(weights: Any, gramian: Any) -> Any:
 
     g: Floats = gramian.numpy()
     norms = np.sqrt(np.diag(g))
-    values, vectors = np.linalg.eigh(g / np.outer(norms, norms))
-    root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T  # root' root is the matrix of cosines
-    found = [u + nnls(root, -root @ (norms * u), maxiter=100 * len(g))[0] / norms for u in weights.numpy()]
-    return torch.from_numpy(np.stack(found))
+    root = _root(g / np.outer(norms, norms))
+    rows = np.atleast_2d(weights.numpy())
+    found = [u + nnls(root, -root @ (norms * u), maxiter=100 * len(g))[0] / norms for u in rows]
+    return torch.from_numpy(np.stack(found).reshape(weights.shape))
+
+
+def _root(matrix: Floats) -> Floats:
+    """R with R' R the matrix, which is symmetric and has no negative eigenvalues but for rounding."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray(np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T)

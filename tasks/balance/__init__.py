@@ -8,12 +8,37 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from tasks.balance.averse import CAGrad, PCGrad, UPGrad
-from tasks.balance.even import Equal
+from tasks.balance.averse import IMTLG, MGDA, AlignedMTL, CAGrad, DualProj, GradVac, PCGrad, UPGrad
+from tasks.balance.even import Equal, Random, Samples, Sum
+from tasks.balance.fair import FairGrad, Nash
+from tasks.balance.gradnorm import GradNorm
+from tasks.balance.losses import DWA, FAMO, IMTLL, STCH, Geometric, Uncertainty
 from tasks.balance.rule import Combined, Gradients, Rule, State
 from trunkline import choices
 
-_KINDS: tuple[type[Rule], ...] = (Equal, PCGrad, CAGrad, UPGrad)
+_KINDS: tuple[type[Rule], ...] = (
+    Equal,
+    Sum,
+    Samples,
+    Random,
+    Uncertainty,
+    DWA,
+    IMTLL,
+    FAMO,
+    Geometric,
+    STCH,
+    GradNorm,
+    PCGrad,
+    GradVac,
+    CAGrad,
+    UPGrad,
+    DualProj,
+    MGDA,
+    IMTLG,
+    AlignedMTL,
+    FairGrad,
+    Nash,
+)
 
 RULES: Mapping[str, type[Rule]] = MappingProxyType({kind.name: kind for kind in _KINDS})
 """Every rule, by name."""

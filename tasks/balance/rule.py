@@ -153,9 +153,7 @@ def _check(gradients: Gradients, losses: Mapping[str, float], samples: Mapping[s
             raise SpecError(f"`samples` of {task} should be at least 1, found {samples[task]}.")
 
 
-def _moving(
-    tasks: tuple[str, ...], products: Floats, losses: Mapping[str, float], samples: Mapping[str, int], seed: int
-) -> Seen:
+def _moving(tasks: tuple[str, ...], products: Floats, losses: Mapping[str, float], samples: Mapping[str, int], seed: int) -> Seen:
     """Without the tasks whose gradient is zero: some rules would stop all for one."""
     at = [place for place in range(len(tasks)) if products[place, place] > 0]
     names = tuple(tasks[place] for place in at)

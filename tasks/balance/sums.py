@@ -1,6 +1,7 @@
 """Inner products and weighted sums of gradients. They are never laid side by side: one slice of each is looked at in turn."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from tasks.balance.rule import Floats, Gradients
 from trunkline.errors import Reason, RefusedValue
 
-SLICE = 1 << 15
+SLICE = 1 << 16
 """Elements of a tensor that are looked at together: those of all tasks, in float64, should stay in a processor's cache."""
 
 
@@ -38,7 +39,7 @@ def gramian(gradients: Gradients, tasks: Sequence[str], names: Mapping[str, torc
     """
     total = torch.zeros(len(tasks), len(tasks), dtype=torch.float64)
     slab = torch.empty(len(tasks), SLICE, dtype=torch.float64)
-    with torch.no_grad():
+    with _one_thread(), torch.no_grad():
         for name in names:
             there = [place for place, task in enumerate(tasks) if name in gradients[task]]
             flat = [gradients[tasks[place]][name].reshape(-1) for place in there]
@@ -61,7 +62,7 @@ def gramian(gradients: Gradients, tasks: Sequence[str], names: Mapping[str, torc
 
 def mixed(gradients: Gradients, factors: Mapping[str, float], names: Mapping[str, torch.Size]) -> dict[str, Tensor]:
     """The weighted sum, float32, in memory of its own; tasks in the order of their names."""
-    with torch.no_grad():
+    with _one_thread(), torch.no_grad():
         return {name: _mixed(gradients, factors, name, shape) for name, shape in names.items()}
 
 
@@ -74,6 +75,19 @@ def _mixed(gradients: Gradients, factors: Mapping[str, float], name: str, shape:
         for values, factor in parts[1:]:
             total[rows].add_(values[rows], alpha=factor)
     return total.reshape(shape)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Products this small gain nothing by a second thread, which waits for its turn and burns what others need (up to fifty times
+    the time, on two busy cores); and the same bits come out, however many there are.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _slices(size: int) -> Iterator[slice]:
