@@ -12,6 +12,7 @@ updates/DIGEST                  what was trained and sent, so that it can be sen
 private/ENCODER/                heads, their optimiser state and the data order, in generations
 alone/ENCODER.json              what tasks scored when this site trained alone, to compare with
 cache/                          samples as token ids, read once
+streams/NAME/                   samples that arrive, what learns from them, and its heads; see queues/stream/home.py
 logs/
 """
 
@@ -103,6 +104,10 @@ class ChildHome:
     @property
     def cache(self) -> Path:
         return self.folder / "cache"
+
+    @property
+    def streams(self) -> Path:
+        return self.folder / "streams"
 
     @property
     def logs(self) -> Path:

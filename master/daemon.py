@@ -21,8 +21,10 @@ from master.api.serve import ApiServer
 from master.blobs import BlobStore
 from master.home import DaemonInfo, MasterHome
 from master.ledger import Ledger
+from master.pause import Pause
 from master.records import Job
 from master.settings import MasterSettings
+from master.streams import Streams
 from master.superlink import SuperLink
 from master.tokens import Gate, new_secret, new_token
 from trunkline import __version__
@@ -34,9 +36,6 @@ logger = logging.getLogger(__name__)
 
 TURN = 0.5
 """Seconds between two looks at what runs, if nobody wakes the loop before."""
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds before a run, or the SuperLink, that ended by itself is started again; doubled each time, jittered."""
 
 SWEEP_SECONDS = 24 * 3600.0
 """Age at which what a broken upload left, and a blob that nothing names, is thrown away."""
@@ -81,7 +80,8 @@ def _started(settings: MasterSettings, home: MasterHome, clock: Clock) -> Iterat
         parts.callback(ledger.close)
         blobs = BlobStore(home.blobs, clock)
         link = SuperLink(home.superlink, settings.superlink_port, tls, host=settings.host, clock=clock)
-        daemon = Daemon(settings, home, ledger, link, clock)
+        streams = Streams(home.streams, clock)
+        daemon = Daemon(settings, home, ledger, link, streams, clock)
         wired = Parts(
             ledger=ledger,
             blobs=blobs,
@@ -90,6 +90,7 @@ def _started(settings: MasterSettings, home: MasterHome, clock: Clock) -> Iterat
             register=daemon.register,
             actions=daemon,
             clock=clock,
+            streams=streams,
             admin_token=home.admin_token(new_token),
             ca=tls.ca.read_text(encoding="ascii"),
             flower=f"{settings.reached_as()}:{settings.superlink_port}",
@@ -97,6 +98,8 @@ def _started(settings: MasterSettings, home: MasterHome, clock: Clock) -> Iterat
         )
         daemon.parts = wired
         parts.callback(link.stop)
+        parts.callback(streams.close)
+        streams.turn()  # they take seconds to begin, as the SuperLink does
         link.start()
         daemon.register_all()
         daemon.api = ApiServer(
@@ -123,21 +126,6 @@ def _started(settings: MasterSettings, home: MasterHome, clock: Clock) -> Iterat
         yield daemon
 
 
-@dataclass(slots=True)
-class _Pause:
-    """When something that ended by itself may be started again."""
-
-    until: float = 0.0  # monotonic seconds
-    length: float = FIRST_PAUSE
-
-    def over(self, now: float) -> bool:
-        return now >= self.until
-
-    def grow(self, now: float, rng: random.Random) -> None:
-        self.until = now + self.length * rng.uniform(0.5, 1.0)
-        self.length = min(LONGEST_PAUSE, self.length * 2)
-
-
 @dataclass
 class Daemon:
     """What runs, compared with what the ledger says should run. Implements `master.api.parts.Actions`."""
@@ -146,12 +134,13 @@ class Daemon:
     home: MasterHome
     ledger: Ledger
     link: SuperLink
+    streams: Streams
     clock: Clock
     rng: random.Random = field(default_factory=random.Random)
     waking: threading.Event = field(default_factory=threading.Event)
     runs: dict[str, int] = field(default_factory=dict)  # job -> run
-    pauses: dict[str, _Pause] = field(default_factory=dict)  # job -> when it may be started again
-    link_pause: _Pause = field(default_factory=_Pause)
+    pauses: dict[str, Pause] = field(default_factory=dict)  # job -> when it may be started again
+    link_pause: Pause = field(default_factory=Pause)
     tidied: float = float("-inf")  # monotonic seconds
     parts: Parts = field(init=False)
     api: ApiServer = field(init=False)
@@ -191,6 +180,7 @@ class Daemon:
     def turn(self) -> None:
         """One comparison. What fails is tried again in the next turn, with growing pauses."""
         try:
+            self.streams.turn()
             self._tidy()
             if self._link_up():
                 self._stop_runs()
@@ -231,7 +221,7 @@ class Daemon:
         for job, run in list(self.runs.items()):
             if run in gone:
                 del self.runs[job]
-                self.pauses.setdefault(job, _Pause()).grow(self.clock.monotonic(), self.rng)
+                self.pauses.setdefault(job, Pause()).grow(self.clock.monotonic(), self.rng)
                 if job in wanted:
                     logger.warning("run %s of job %s ended before its job", run, job)
             elif job not in wanted and self.ledger.job(job).state != "paused":
@@ -241,7 +231,7 @@ class Daemon:
     def _start_runs(self) -> None:
         now = self.clock.monotonic()
         for job in self.ledger.open_jobs():
-            if job.state != "paused" and job.id not in self.runs and self.pauses.setdefault(job.id, _Pause()).over(now):
+            if job.state != "paused" and job.id not in self.runs and self.pauses.setdefault(job.id, Pause()).over(now):
                 self._start(job)
 
     def _start(self, job: Job) -> None:

@@ -7,9 +7,10 @@
     tls/                 ca.pem, ca.key: the authority that every child trusts; server.pem, server.key: what the ports show
     secrets/             admin.token: who can read it is the admin; grant.secret: signs the transfer grants
     superlink/           whatever the SuperLink writes; may be deleted while nothing runs
+    streams/             a folder a stream, see queues/stream/home.py; these hold samples and heads, which came to the master itself
     logs/                of the daemon, the SuperLink and the ServerApp
 
-Folders are made with mode 0700 and secrets with 0600. Nothing here is ever made of samples or heads: those stay at the children.
+Folders are made with mode 0700 and secrets with 0600. Nothing else here is made of samples or heads: those stay at the children.
 """
 
 import json
@@ -72,6 +73,7 @@ class MasterHome:
         self.secrets = self.folder / "secrets"
         self.grant_secret = self.secrets / "grant.secret"
         self.superlink = self.folder / "superlink"
+        self.streams = self.folder / "streams"
         self.logs = self.folder / "logs"
         self._daemon = self.folder / "daemon.json"
 

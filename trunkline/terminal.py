@@ -11,7 +11,8 @@ The exit code is the same in each form, and stands in the envelope.
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TextIO
 
@@ -103,6 +104,22 @@ class Terminal:
             print(_json(data), file=self.stdout, flush=True)
         elif self.form == "table" and line is not None:
             print(line, file=self.stdout, flush=True)
+
+    @property
+    def live(self) -> bool:
+        """Whether somebody looks at standard error now, and wants to."""
+        return not self.quiet and self.stderr.isatty()
+
+    @contextmanager
+    def panel(self) -> Iterator[Callable[[Sequence[str]], None]]:
+        """What shows a few lines on standard error, in the place of those it showed before. For a terminal that is `live`."""
+        from rich.console import Console as Screen
+        from rich.live import Live
+        from rich.text import Text
+
+        screen = Screen(file=self.stderr, no_color=not self.color, highlight=False)
+        with Live(Text(""), console=screen, refresh_per_second=4, transient=False) as shown:
+            yield lambda lines: shown.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"))
 
     def finish(self, result: Result) -> int:
         """Print what a command returned, and give its exit code."""

@@ -10,6 +10,8 @@ COMMANDS = {
     "enrol": Lazy("child.cli.enrol", "Become a child of a master, with its invitation."),
     "task": Lazy("child.cli.task", "What this site has samples for; predictions with its own heads."),
     "run": Lazy("child.cli.run", "Serve the master until told to stop."),
+    "stream": Lazy("child.cli.stream", "Streams of this site: samples that arrive all day train an encoder and its heads."),
+    "queue": Lazy("child.cli.queue", "Queues of this site's streams: push, look, pause."),
     "request": Lazy("child.cli.request", "Ask the master for training."),
     "status": Lazy("child.cli.status", "Who this child is, and what lies here."),
     "doctor": Lazy("child.cli.doctor", "Look whether everything is as it should be."),

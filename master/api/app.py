@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 
-from master.api import admin_encoders, admin_jobs, admin_nodes, admin_rules, answers, blobs, children
+from master.api import admin_encoders, admin_jobs, admin_nodes, admin_rules, answers, blobs, children, streams
 from master.api.access import admin_only
 from master.api.files import Files
 from master.api.parts import Parts
@@ -24,6 +24,10 @@ def make_app(parts: Parts) -> FastAPI:
     admins = (admin_nodes.routes(parts), admin_encoders.routes(parts, files), admin_jobs.routes(parts), admin_rules.routes(parts))
     for admin in admins:
         app.include_router(admin, prefix="/v1/admin", dependencies=[Depends(admin_only(parts))])
+    if parts.streams is not None:
+        admin = streams.routes(parts, files, parts.streams)
+        app.include_router(admin, prefix="/v1/admin", dependencies=[Depends(admin_only(parts))])
+        app.include_router(streams.pushes(parts, parts.streams))
     return app
 
 

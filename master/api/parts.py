@@ -9,6 +9,7 @@ from master.blobs import BlobStore
 from master.ledger import Ledger
 from master.nodes import Register
 from master.settings import MasterSettings
+from master.streams import Streams
 from master.tokens import Gate
 from trunkline.clock import Clock
 
@@ -41,6 +42,7 @@ class Parts:
     ca: str  # PEM
     flower: str  # host:port of the SuperLink, as children reach it
     url: str  # of this API, as children reach it
+    streams: Streams | None = None
     stopping: threading.Event = field(default_factory=threading.Event)  # set when the daemon stops: long polls answer at once
 
     @property

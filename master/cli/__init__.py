@@ -16,6 +16,8 @@ COMMANDS = {
     "task": Lazy("master.cli.task", "Tasks, as the children told of them."),
     "job": Lazy("master.cli.job", "Trainings: start, watch, stop."),
     "round": Lazy("master.cli.round", "Rounds of a job: who took part, what was refused."),
+    "stream": Lazy("master.cli.stream", "Streams: samples that arrive all day train an encoder and its heads."),
+    "queue": Lazy("master.cli.queue", "Queues of samples: push, look, pause."),
     "rule": Lazy("master.cli.rule", "Fuse rules: how updates become the next version."),
     "codec": Lazy("master.cli.codec", "Codecs: how parameter sets travel."),
     "doctor": Lazy("master.cli.doctor", "Look whether everything is as it should be."),

@@ -88,17 +88,11 @@ def verdict(job: Mapping[str, Any]) -> FailedError | None:
 @contextmanager
 def picture(console: Console, job: Mapping[str, Any]) -> Iterator[Callable[[Event, Progress], None]]:
     """What shows a job's progress on standard error: a live panel on a terminal, else a line an event."""
-    terminal = console.terminal
-    if terminal.quiet or not terminal.stderr.isatty():
+    if console.terminal.live:
+        with console.terminal.panel() as show:
+            yield lambda event, progress: show(panel(job, progress))
+    else:
         yield lambda event, progress: console.note(line_of(event)) if event["kind"] in TOLD else None
-        return
-    from rich.console import Console as Screen
-    from rich.live import Live
-    from rich.text import Text
-
-    screen = Screen(file=terminal.stderr, no_color=not terminal.color, highlight=False)
-    with Live(Text(""), console=screen, refresh_per_second=4, transient=False) as live:
-        yield lambda event, progress: live.update(Text("\n".join(panel(job, progress)), no_wrap=True, overflow="ellipsis"))
 
 
 TOLD = frozenset(

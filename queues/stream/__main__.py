@@ -1,4 +1,4 @@
-"""The process that serves a stream.
+"""The server of a stream, as a program.
 
 python -m queues.stream FOLDER    in the foreground, until SIGTERM or SIGINT
 python -m queues.stream           started by a master: one line of JSON on standard input says `folder`, and the process ends
@@ -6,73 +6,36 @@ python -m queues.stream           started by a master: one line of JSON on stand
 """
 
 import json
-import logging
 import os
-import signal
 import sys
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 from queues.stream.home import StreamHome
-from trunkline.clock import SystemClock
-from trunkline.errors import TrunklineError
+from queues.stream.process import Ending, run
+from trunkline.errors import TrunklineError, UsageError
 from trunkline.installation import check_installation
-from trunkline.logs import logging_to
-
-QUIET = ("uvicorn", "transformers", "httpx")
-
-STOP_SECONDS = 60.0
-"""A clean end may take so long; then it ends as by a kill, which loses nothing either."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve a stream; the exit code is that of its error."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: _end(stop))
-    if words:
-        folder = Path(words[0])
-    else:
-        order = json.loads(_read_line(sys.stdin.fileno()) or b"{}")
-        if "folder" not in order:
-            print("error: `python -m queues.stream FOLDER` should name the folder of a stream, found none.", file=sys.stderr)
-            return 2
-        folder = Path(order["folder"])
-        threading.Thread(target=_follow, args=(sys.stdin.fileno(), stop), daemon=True, name="follow-master").start()
-    return run(StreamHome(folder), stop)
-
-
-def run(home: StreamHome, stop: threading.Event) -> int:
-    """Serve until told to stop; what went wrong is said on standard error, in its last line."""
+def main() -> int:
+    """Serve a stream; the exit code is that of its error, which is said in the last line on standard error."""
+    ending = Ending()
     try:
         check_installation()
-        _ = home.spec  # is it a stream? Nothing is made where there is none
-        with logging_to(home.logs / "server.log", "info", QUIET):
-            try:
-                from queues.stream.running import serve  # torch, which takes seconds
-
-                serve(home, stop, SystemClock())
-            except TrunklineError as error:
-                logging.getLogger("queues.stream").error("%s", error)
-                raise
-            except Exception:
-                logging.getLogger("queues.stream").exception("the server of the stream ended")
-                raise
+        run(StreamHome(_folder(ending)), ending)
     except TrunklineError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     return 0
 
 
-def _end(stop: threading.Event) -> None:
-    """Ask for a clean end, and see to it that there is one."""
-    if not stop.is_set():
-        stop.set()
-        timer = threading.Timer(STOP_SECONDS, os._exit, (75,))
-        timer.daemon = True
-        timer.start()
+def _folder(ending: Ending) -> Path:
+    if len(sys.argv) == 2:
+        return Path(sys.argv[1])
+    order = json.loads(_read_line(sys.stdin.fileno()) or b"{}") if len(sys.argv) == 1 else {}
+    if "folder" not in order:
+        raise UsageError("`python -m queues.stream FOLDER` should name the folder of a stream, found none.")
+    ending.follow(sys.stdin.fileno())
+    return Path(order["folder"])
 
 
 def _read_line(handle: int) -> bytes:
@@ -80,12 +43,6 @@ def _read_line(handle: int) -> bytes:
     while not line.endswith(b"\n") and (more := os.read(handle, 1 << 16)):
         line += more
     return bytes(line)
-
-
-def _follow(handle: int, stop: threading.Event) -> None:
-    while os.read(handle, 1024):
-        pass
-    _end(stop)
 
 
 if __name__ == "__main__":

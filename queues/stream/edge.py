@@ -4,7 +4,6 @@ A line is a row, as a file of the task would have it; or `{"packed": "…"}`, a 
 """
 
 import base64
-import binascii
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -115,7 +114,7 @@ def parse(body: bytes, first: int = 1) -> Iterator[Line]:
 def _decoded(number: int, text: Any) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except (TypeError, ValueError, binascii.Error):
+    except (TypeError, ValueError):
         raise _wrong(number, "should have a sample in base64", "packed") from None
 
 

@@ -1,0 +1,131 @@
+"""`trunkline stream`: streams of samples that train an encoder on the master's machine."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from master.cli.base import noun, open_master, verb, where
+from trunkline.console import here
+from trunkline.errors import FailedError
+from trunkline.terminal import Result, pairs, table
+
+app = noun("Streams: samples that arrive all day train an encoder and its heads.")
+
+Name = Annotated[str, Argument(metavar="NAME", help="The stream's name.")]
+Wait = Annotated[bool, Option("--wait/--no-wait", help="Whether to stay until its server answers.")]
+
+START_SECONDS = 120.0
+"""That a server may take to answer, where `--timeout` does not say."""
+
+LOOK = 0.3
+
+
+@verb(app)
+def create(
+    name: Name,
+    file: Annotated[Path, Option("--file", metavar="STREAM.TOML", help="Its declaration.")],
+    encoder: Annotated[str | None, Option(metavar="NAME", help="The encoder that it trains; counts more than the file.")] = None,
+    version: Annotated[int | None, Option("--version", metavar="N", help="That it begins with; without it the newest.")] = None,
+    redis: Annotated[str | None, Option(metavar="URL", help="A Redis of your own: redis://, rediss:// or unix://.")] = None,
+    module: Annotated[
+        list[str] | None, Option(metavar="FILE.py", help="Your own code, on the master's machine; may be repeated.")
+    ] = None,
+    wait: Wait = True,
+) -> Result:
+    """Make a stream from its declaration and an encoder of the master, and start its server."""
+    from queues.stream.create import declared, heldout
+
+    spec = declared(file, {"name": name, "encoder": encoder})
+    rows = heldout(spec, file.absolute().parent)
+    modules = [str(Path(path).expanduser().absolute()) for path in module or ()]
+    body = {
+        "spec": spec.model_dump(mode="json"),
+        "version": version,
+        "heldout": rows,
+        "modules": modules,
+        "redis": redis,
+    }
+    with open_master() as https:
+        made: dict[str, Any] = https.call("POST", where("streams"), json.dumps(body), retry=False)
+        if wait:
+            made = _until_runs(https, name)
+    return Result(made, [f"{name}  encoder {made['encoder']}  {', '.join(made['tasks'])}  {made['state']}"])
+
+
+def _until_runs(https: Any, name: str) -> dict[str, Any]:
+    """Stay until the server answers.
+
+    :raises FailedError: it ended; says why.
+    :raises DeadlineExceeded: it took too long; it goes on.
+    """
+    from trunkline.clock import Deadline, SystemClock
+
+    clock = SystemClock()
+    seconds = here().timeout or START_SECONDS
+    deadline = Deadline(clock, seconds, f"the server of stream {name!r} to answer; it goes on")
+    while True:
+        found: dict[str, Any] = https.call("GET", where("streams", name))
+        if found["state"] == "failed":
+            raise FailedError(f"the server of stream {name!r} should stay up, found: {found['reason']}", hint="It is tried again.")
+        if found["state"] == "running" and found["server"] is not None:
+            return found
+        deadline.check()
+        clock.sleep(LOOK)
+
+
+@verb(app, "list")
+def list_() -> Result:
+    """All streams."""
+    with open_master() as https:
+        found: list[dict[str, Any]] = https.call("GET", where("streams"))
+    rows = [{**one, **_sums(one)} for one in found]
+    columns = ("name", "encoder", "state", "step", "waiting", "pushed", "applied", "reason")
+    return Result(found, table(rows, columns, "none; make one: trunkline stream create"))
+
+
+def _sums(one: dict[str, Any]) -> dict[str, Any]:
+    server = one["server"]
+    if server is None:
+        return {}
+    sums = {key: sum(queue[key] for queue in server["queues"]) for key in ("waiting", "pushed", "applied")}
+    return {"step": (server["store"] or {}).get("step"), **sums}
+
+
+@verb(app)
+def show(name: Name) -> Result:
+    """One stream: its server, its store, its queues."""
+    from queues.stream.asking import status_lines
+
+    with open_master() as https:
+        found: dict[str, Any] = https.call("GET", where("streams", name))
+    about = {key: found[key] for key in ("name", "encoder", "state", "reason", "folder")}
+    return Result(found, [*pairs(about), *(["", *status_lines(found["server"])] if found["server"] else [])])
+
+
+@verb(app)
+def start(name: Name, wait: Wait = True) -> Result:
+    """Start the server of a stream that was stopped; or of one that failed, at once."""
+    with open_master() as https:
+        found = https.call("POST", where("streams", name, "start"))
+        if wait:
+            found = _until_runs(https, name)
+    return Result(found, [f"{name} is {found['state']}"])
+
+
+@verb(app)
+def stop(name: Name) -> Result:
+    """End the server of a stream, until `start`. All that it has stays; nothing is taken meanwhile."""
+    with open_master() as https:
+        found = https.call("POST", where("streams", name, "stop"), retry=False)
+    return Result(found, [f"{name} is {found['state']}"])
+
+
+@verb(app)
+def remove(name: Name) -> Result:
+    """Delete a stream: its samples, its heads, its parameters. Versions that the encoder has stay."""
+    here().confirm(f"Delete stream {name!r} with all its samples, heads and parameters?")
+    with open_master() as https:
+        found = https.call("DELETE", where("streams", name), retry=False)
+    return Result(found, [f"{name} removed"])
