@@ -5,7 +5,7 @@
                                                 lock; `.recovered` says what it went on from
     FileReader(folder)                          for any process of the host; maps on first use    queues.store.reader
 
-`parameters` are `queues.stream.model.Learner.parameters()`: where a new store begins. `epoch` is `StreamHome.epoch`, and `folder` is
-`StreamHome.store`. Besides the seam, writers raise `RefusedValue` from `apply` and `add` for what is not finite or of another shape,
-before anything moved; and have `write_shared(path)`, a parameter set of the encoder's part at one step.
+`parameters` are `queues.stream.model.Learner.parameters()`: where a new store begins. `epoch` is `StreamHome.epoch`, and `folder`
+is `StreamHome.store`. Besides the seam, writers have `write_shared(path)`, a parameter set of the encoder's part at one step; and
+their `apply` and `add` raise `RefusedValue`, before anything moved, for what is not finite or of another name or shape.
 """

@@ -4,7 +4,7 @@ A slot is `values | moment | moment | counts`, each part in the order of the lay
 order is that of the parameters as they were given: norms are summed in it, so another order would be another sum.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -18,11 +18,6 @@ ALIGN = 16
 """Elements: a cache line. The fused kernels cut their work at such places, so a part of a tensor is computed as the whole is."""
 
 SHARED = "shared/"
-
-
-def head_prefix(task: str) -> str:
-    """What names of a task's head begin with."""
-    return f"head/{task}/"
 
 
 def moments_of(learning: Learning) -> tuple[str, ...]:
@@ -65,6 +60,14 @@ class Layout:
         """Elements of a slot."""
         return self.part * (1 + len(self.moments)) + _padded(len(self.shapes))
 
+    def starts(self) -> dict[str, int]:
+        """Where in a part each tensor begins."""
+        found, start = {}, 0
+        for name, shape in self.shapes.items():
+            found[name] = start
+            start += _padded(prod(shape))
+        return found
+
     def slot(self, flat: Tensor) -> "Slot":
         """The views of a slot.
 
@@ -73,16 +76,11 @@ class Layout:
         parts = [flat[i * self.part : (i + 1) * self.part] for i in range(1 + len(self.moments))]
         values, *moments = ({} for _ in parts)
         for part, views in zip(parts, (values, *moments), strict=True):
-            start = 0
-            for name, shape in self.shapes.items():
+            for name, start in self.starts().items():
+                shape = self.shapes[name]
                 views[name] = part[start : start + prod(shape)].view(shape)
-                start += _padded(prod(shape))
         counts = flat[self.part * len(parts) :]
         return Slot(values, dict(zip(self.moments, moments, strict=True)), {name: counts[i] for i, name in enumerate(self.shapes)})
-
-    def heads(self, tasks: Sequence[str]) -> tuple[str, ...]:
-        """Names of what these tasks alone have."""
-        return tuple(name for name in self.shapes if name.startswith(tuple(head_prefix(task) for task in tasks)))
 
     def shared(self) -> tuple[str, ...]:
         """Names of what all tasks share."""

@@ -3,12 +3,14 @@
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from queues.store.layout import Layout
-from queues.store.moves import Mover
+from queues.store.moves import Mover, twice
+from queues.store.publish import write_shared
 from queues.store.rows import thinned
 from queues.store.store import Rows, Sent, Verdict
 from queues.stream.spec import StreamSpec
@@ -62,8 +64,12 @@ class MemoryStore:
         """One step.
 
         :raises RefusedValue: `names`, `shape`, `dtype`, `not_finite`; nothing moved.
+        :raises Conflict: a batch was applied already.
         """
         with self._changed:
+            for sent in gradients:
+                if sent.batch in self._applied:
+                    raise twice(sent.batch, self._applied[sent.batch])
             step = self._mover.plan(gradients, combined, self._step)
             self._mover.move(self._slot, self._slot, step)
             self._step += 1
@@ -100,6 +106,11 @@ class MemoryStore:
         with self._changed:
             self._checkpointed = self._step
             return self._step
+
+    def write_shared(self, path: Path) -> str:
+        """Write the encoder's part at this step as a parameter set; tell the digest of the file."""
+        with self._changed:
+            return write_shared(path, self._slot.values)
 
     def checkpointed(self) -> int:
         """The newest step that is covered."""

@@ -16,9 +16,9 @@ from queues.store.layout import SHARED, Layout, Slot
 from queues.store.store import Rows, Sent
 from queues.stream.spec import Learning, StreamSpec
 from tasks.optimisers import AdamW, rate
-from trunkline.errors import Reason, RefusedValue
+from trunkline.errors import Conflict, Reason, RefusedValue
 
-BLOCK = 1 << 16
+BLOCK = 1 << 18
 """Elements worked on at a time."""
 
 Gradients = Mapping[str, Tensor | Rows]
@@ -170,6 +170,11 @@ class Mover:
             self._adamw(part, part, {name: rows.values}, step)
         for target, moved in zip(new.parts(name), part.parts(name), strict=True):
             target.index_copy_(0, rows.index, moved)
+
+
+def twice(batch: str, step: int) -> Conflict:
+    """What a store says that is to apply a batch again."""
+    return Conflict(f"a batch should be applied once, found that {batch!r} was at step {step}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 import pytest
 
 from queues.store.memory import MemoryStore
-from tests.support import plain_store
-from tests.support.plain_store import PlainStore, parameters, same, spec_of, stream
+from tests.support import plain_optim
+from tests.support.plain_optim import PlainStore, parameters, same, spec_of, stream
 
 LEARNING = {
     "adamw": {},
@@ -24,5 +24,5 @@ def test_a_store_is_a_plain_loop_bit_for_bit(learning: dict[str, object], rows: 
     store, plain = MemoryStore(spec, start), PlainStore(spec, start)
     for gradient in stream(12, rows=rows):
         assert store.apply((gradient,)) == plain.apply((gradient,))
-        step, found = plain_store.read(store.reader())
+        step, found = plain_optim.read(store.reader())
         assert same(found, plain.values()), step
