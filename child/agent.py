@@ -99,10 +99,11 @@ class Agent:
                 if self.reload.is_set():
                     self._reload()
                 asked = self.clock.monotonic()
-                incoming = session.receive()
+                incoming = session.receive(self.settings.idle_poll)
                 if incoming is None:
                     now = self.clock.monotonic()
-                    self.stop.wait(self._pace.idle(now, now - asked))
+                    if not session.held:
+                        self.stop.wait(self._pace.idle(now, now - asked))
                     continue
                 self._answer(session, incoming)
                 self._pace.seen(self.clock.monotonic())

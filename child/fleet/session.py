@@ -41,6 +41,7 @@ from child.fleet.errors import LinkLost, NotKnown, NotYet, Refused, RunGone, tra
 from child.fleet.signer import Hurry, Signer, load_key, public_pem
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import SettingsError, TrunklineError
+from trunkline.hold import Hold
 from trunkline.retry import persist
 
 logger = logging.getLogger(__name__)
@@ -83,8 +84,8 @@ class FleetSession:
         self.address, self.clock, self.rng, self.limit, self.heartbeat = address, clock, rng, limit, heartbeat
         self._previous, self._plain = node_id, ca is None
         private = load_key(key)
-        self._public, self._hurry = public_pem(private), Hurry()
-        calls = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), Signer(private, clock), self._hurry]
+        self._public, self._hurry, self._hold = public_pem(private), Hurry(), Hold()
+        calls = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), Signer(private, clock), self._hurry, self._hold]
         self._client = connect(address, ca, calls)
         self._stop, self._forgotten, self._told = threading.Event(), threading.Event(), stop
         self._pulse = threading.Thread(target=self._beat, daemon=True, name="fleet-heartbeat")
@@ -182,13 +183,20 @@ class FleetSession:
 
     # -- messages --------------------------------------------------------------------------------------------------
 
-    def receive(self) -> Incoming | None:
-        """The next message, or None when there is none now. Does not wait for one.
+    @property
+    def held(self) -> bool:
+        """Whether the last look was held, so that the next one may come at once."""
+        return self._hold.held
 
+    def receive(self, hold: float = 0.0) -> Incoming | None:
+        """The next message, or None when there is none now.
+
+        :param hold: seconds to wait for one, where the SuperLink is one of ours; any other answers at once.
         :raises NotKnown: the SuperLink forgot this session.
         :raises LinkLost: nobody there within the limit.
         """
         self._check_known()
+        self._hold.seconds = hold
         answer = self._call(self._client.PullMessages, PullMessagesRequest(node=Node(node_id=self.node_id)))
         if not answer.messages_list:
             return None

@@ -21,6 +21,7 @@ def main(grid: Grid, context: Context) -> None:
     run = getattr(importlib.import_module(module), name)
 
     def link(directory: Directory, boots: Boots) -> FlowerLink:
-        return FlowerLink(grid, clock, directory, boots)
+        hold = getattr(grid, "hold", None)  # ours has one; Flower's own looks again and again
+        return FlowerLink(grid, clock, directory, boots, hold=hold)
 
     run(str(config["job"]), Path(str(config["state"])), link)

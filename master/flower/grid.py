@@ -39,6 +39,7 @@ from google.protobuf.message import DecodeError
 
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import Fenced, TrunklineError, Unreachable
+from trunkline.hold import Hold
 from trunkline.retry import persist
 from trunkline.values import RECORD
 
@@ -54,11 +55,14 @@ Result = TypeVar("Result")
 class RuntimeGrid(Grid):
     """The grid of one run. A context manager; used by one thread.
 
+    :param hold: goes with the client's calls: how long a look for answers may be held.
     :param limit: how long a call is tried again while nobody answers, in seconds.
     """
 
-    def __init__(self, client: RuntimeHttpClient, clock: Clock, rng: random.Random, *, limit: float = 30.0) -> None:
-        self._client, self.clock, self.rng, self.limit = client, clock, rng, limit
+    def __init__(
+        self, client: RuntimeHttpClient, clock: Clock, rng: random.Random, *, hold: Hold | None = None, limit: float = 30.0
+    ) -> None:
+        self._client, self.clock, self.rng, self.hold, self.limit = client, clock, rng, hold or Hold(), limit
         self._node = Node(node_id=SUPERLINK_NODE_ID)
         self._run: Run | None = None
         self._half: dict[str, tuple[ProtoMessage, ObjectTree, Deadline]] = {}  # replies that are not whole yet, by their id
@@ -69,8 +73,9 @@ class RuntimeGrid(Grid):
     @classmethod
     def connect(cls, address: str, ca: bytes | None, token: str, clock: Clock, rng: random.Random) -> Self:
         """The grid of the run that a token speaks for."""
-        interceptors = [RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"), RuntimeTokenHttpInterceptor(token=token)]
-        return cls(RuntimeHttpClient.from_server_address(address, ca is None, ca, interceptors), clock, rng)
+        hold, version = Hold(), RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
+        interceptors = [version, RuntimeTokenHttpInterceptor(token=token), hold]
+        return cls(RuntimeHttpClient.from_server_address(address, ca is None, ca, interceptors), clock, rng, hold=hold)
 
     def __enter__(self) -> Self:
         return self

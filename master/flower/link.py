@@ -18,6 +18,7 @@ from master.flower.grid import LostMessage, translated
 from master.link import Outgoing, Reply
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import Fenced, Reason, RefusedValue, Unreachable, WireVersionMismatch
+from trunkline.hold import Hold
 from trunkline.messages import (
     Confirmation,
     Failure,
@@ -70,6 +71,7 @@ class FlowerLink:
     :param resend: seconds after which a message is sent again, then twice as long each time: a crash loses it silently.
     :param patience: seconds in which a child that went away may come back before it counts as failed.
     :param speaks: wire versions of this side.
+    :param hold: of the grid: a look for answers waits for one, where the SuperLink is one of ours.
     """
 
     def __init__(
@@ -83,7 +85,9 @@ class FlowerLink:
         resend: float = 30.0,
         patience: float = 30.0,
         speaks: Range = SPOKEN,
+        hold: Hold | None = None,
     ) -> None:
+        self._hold = hold or Hold()
         self.grid, self.clock, self.directory, self.boots = grid, clock, directory, boots
         self.poll, self.resend, self.patience, self.speaks = poll, resend, patience, speaks
         self._seen: tuple[float, Mapping[str, int]] = (float("-inf"), {})  # when was last looked who is there, and who was
@@ -112,13 +116,20 @@ class FlowerLink:
                 self._notice(waiting, reachable, now)
                 noticed = looked
             self._send(waiting, reachable, deadline, now)
+            self._hold.seconds = self._patient(waiting, deadline) if len(waiting) <= BATCH else 0.0
             for child, reply, attachment in [*self._answers(waiting), *self._given_up(waiting, now)]:
                 if child in waiting and not self._another_version(waiting[child], reply):
                     del waiting[child]
                     yield child, reply, attachment
-            if waiting:
+            if waiting and not self._hold.held:
                 wait = min(SLOWEST_POLL, max(self.poll, (self.clock.monotonic() - begun) / 20))
                 self.clock.sleep(min(wait, deadline.left()))
+
+    def _patient(self, waiting: Mapping[str, _Waiting], deadline: Deadline) -> float:
+        """How long a look for answers may be held: until there is something else to do."""
+        now = self.clock.monotonic()
+        due = min((one.due - now for one in waiting.values() if one.ids), default=0.0)
+        return max(0.0, min(due, self._seen[0] + REFRESH - now, deadline.left()))
 
     # -- sending -----------------------------------------------------------------------------------------------------
 

@@ -4,49 +4,37 @@ Flower 1.42 serves three APIs on one port, and only two of them know who calls: 
 Runtime API for a task's token. The Control API takes a run, which is code, from anybody who reaches the port. So it is opened by a
 secret that only the master has, and whatever else Flower serves there is closed.
 
-It is one process, and serves who comes in the order in which they come. So that the looks of many children for messages do not keep
-the messages themselves waiting, only few looks are let in at a time.
+It is one process, and serves who comes in the order in which they come. So looks for messages wait in front of it: see
+`master.flower.lookout`.
 """
 
-import asyncio
 import hmac
 import logging
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
+from master.flower.lookout import App, Lookout, Receive, Scope, Send
 from master.process import take_order
 
 SECRET_HEADER = "x-trunkline-secret"  # noqa: S105
 OPEN = ("/v1/fleet/", "/v1/runtime/")
 SECRET = "/v1/control/"  # noqa: S105
 
-LOOK = "/v1/fleet/pull-messages"
-LOOKS = 2  # that are answered at a time
-LOOK_BYTES = 4096  # the largest look; one holds a node's id
-
 CONNECTION = "master.connection:MeasuredConnection"  # takes the place of the one that Flower lets uvicorn choose
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Guard:
     """Lets a request through to Flower if its path is open, or if it carries the secret."""
 
     def __init__(self, app: App, secret: bytes) -> None:
-        self.app, self.secret = app, secret
-        self._looks = asyncio.Semaphore(LOOKS)
+        self.app, self.secret, self._lookout = app, secret, Lookout(app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == LOOK:
-            whole = await _whole(receive, LOOK_BYTES)  # before its turn: who is slow to ask keeps nobody waiting
-            async with self._looks:
-                await self.app(scope, whole, send)
-        elif scope["type"] == "lifespan" or (scope["type"] == "http" and self.allows(scope)):
+        if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
+        elif scope["type"] == "http" and self.allows(scope):
+            await self._lookout(scope, receive, send)
         elif scope["type"] == "http":
             await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
             await send({"type": "http.response.body", "body": b""})
@@ -60,20 +48,6 @@ class Guard:
             return True
         shown = dict(scope["headers"]).get(SECRET_HEADER.encode(), b"")
         return path.startswith(SECRET) and hmac.compare_digest(shown, self.secret)
-
-
-async def _whole(receive: Receive, most: int) -> Receive:
-    """A request's body, read now, up to so many bytes: what gives it again, and then whatever comes after it."""
-    body, more = b"", True
-    while more and len(body) <= most:
-        event = await receive()
-        body, more = body + event.get("body", b""), event.get("more_body", False)
-    waiting = [{"type": "http.request", "body": body[:most], "more_body": False}]
-
-    async def again() -> MutableMapping[str, Any]:
-        return waiting.pop() if waiting else await receive()
-
-    return again
 
 
 class Only:

@@ -78,6 +78,21 @@ def _push(grid, node: int, content: RecordDict | None = None, ttl: float = 20.0)
     return grid.push_messages([message])[0]
 
 
+def test_both_sides_hear_of_a_message_instead_of_looking_again(superlink: SuperLink, keys: list[NodeKey]) -> None:
+    with run_here(superlink) as grid, session(superlink, keys[0]) as fleet, ThreadPoolExecutor(1) as beside:
+        assert fleet.receive(0.1) is None and fleet.held, "our SuperLink knows of it"
+        look = beside.submit(fleet.receive, 20.0)
+        time.sleep(0.3)
+        message_id = _push(grid, fleet.node_id)
+        incoming = look.result(25)
+        assert incoming is not None, "one look, held until the message came"
+        grid.hold.seconds = 20.0
+        answers = beside.submit(grid.pull_messages, [message_id])
+        time.sleep(0.3)
+        fleet.reply(incoming, "here", None, 0.0)
+        assert [answer.content["trunkline"]["json"] for answer in answers.result(25)] == ["here"]
+
+
 def test_answers_that_come_twice_or_too_late(superlink: SuperLink, keys: list[NodeKey]) -> None:
     with run_here(superlink) as grid, session(superlink, keys[0]) as fleet:
         message_id = _push(grid, fleet.node_id)

@@ -3,7 +3,8 @@
 import asyncio
 from typing import Any
 
-from master.flower.superlinkd import LOOK, LOOK_BYTES, LOOKS, Guard
+from master.flower.lookout import LOOK, LOOK_BYTES, LOOKS
+from master.flower.superlinkd import Guard
 
 
 class Flower:
