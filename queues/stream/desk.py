@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -233,6 +234,10 @@ class Desk:
             "store": self.keeper.status() if self.keeper is not None else None,
             "queues": self.stats(),
         }
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Batches that are out: whose hands they are in, and for how many seconds."""
+        return [asdict(one) for one in self.queues.out(LOOKED_AT)]
 
     def scores(self, most: int = 100) -> list[dict[str, Any]]:
         """Scores of the held-out rows, newest last."""

@@ -80,6 +80,7 @@ def make_app(desk: Desk) -> Starlette:
     queue = "/v1/queues/{task}"
     routes = [
         get("/v1/status", lambda request: desk.status()),
+        get("/v1/workers", lambda request: desk.workers()),
         get("/v1/scores", lambda request: desk.scores(number(request, "most", 100))),
         get("/v1/queues", lambda request: desk.stats()),
         get(queue, lambda request: desk.stats(_task(request))[0]),
