@@ -1,150 +1,147 @@
-"""What a store should come to, in plain loops: ordinary parameters, `torch.optim`, one optimiser for the encoder and one a head."""
+"""The slow, plain version of a parameter store: one file a step, one a gradient, one a verdict; steps of plain gradient descent.
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+Any number of processes may read and send; one thread applies what the queues know as submitted, in that order.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from queues.store.store import Rows, Sent
-from queues.stream.spec import Learning, StreamSpec
+from queues.connection import told
+from queues.queue import Claim
+from queues.redis import RedisQueues
+from queues.store.store import Sent, Verdict
+from trunkline.errors import TrunklineError
 
-TASKS = ("mood", "topic")
-
-SHAPES: Mapping[str, tuple[int, ...]] = {
-    "shared/embedding": (2000, 40),  # more than one block
-    "shared/bias": (40,),
-    "shared/dense": (40, 33),
-    "shared/scale": (),
-    "head/mood/weight": (3, 40),
-    "head/mood/bias": (3,),
-    "head/topic/weight": (5, 40),
-    "head/topic/bias": (5,),
-}
+RATE = 0.05
 
 
-def spec_of(learning: Mapping[str, object] | None = None, store: Mapping[str, object] | None = None) -> StreamSpec:
-    """A stream of two tasks."""
-    tasks = [{"name": name, "head": "single", "fields": ["text"], "label": "label", "labels": ["a", "b", "c"]} for name in TASKS]
-    return StreamSpec.model_validate(
-        {
-            "name": "stream",
-            "encoder": "tiny",
-            "tasks": tasks,
-            "learning": {"warmup_steps": 3, **(learning or {})},
-            "store": store or {},
-        },
-        strict=False,
-    )
+def move(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """One step of plain gradient descent, in place."""
+    with torch.no_grad():
+        for name, gradient in tensors.items():
+            parameters[name].sub_(gradient, alpha=RATE)
 
 
-def parameters(seed: int = 0, shapes: Mapping[str, tuple[int, ...]] = SHAPES) -> dict[str, nn.Parameter]:
-    """As they begin."""
-    random = torch.Generator().manual_seed(seed)
-    return {name: nn.Parameter(torch.randn(shape, generator=random)) for name, shape in shapes.items()}
+class PlainReader:
+    """The worker's side; a `StoreReader`."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
-def sent(
-    number: int, task: str, *, base: int | None = None, skip: Sequence[str] = (), rows: bool = False, size: float = 1.0
-) -> Sent:
-    """The gradient of batch `number`, computed on the step before its own, unless `base` says otherwise.
+    def step(self) -> int:
+        return int((self.folder / "step").read_text())
 
-    :param rows: whether the embedding's is of a few rows.
-    """
-    random = torch.Generator().manual_seed(number)
-    tensors: dict[str, Tensor | Rows] = {}
-    for name, shape in SHAPES.items():
-        if name in skip or not name.startswith(("shared/", f"head/{task}/")):
-            continue
-        tensors[name] = torch.randn(shape, generator=random) * size
-        if rows and name == "shared/embedding":
-            index = torch.randperm(shape[0], generator=random)[:37].sort().values
-            tensors[name] = Rows(index, torch.randn(37, *shape[1:], generator=random) * size)
-    return Sent(f"batch-{number}", 1, task, number if base is None else base, 8, 0.5, tensors)
+    def read(self, into: Mapping[str, Tensor]) -> int:
+        while True:
+            step = self.step()
+            try:
+                found = load_file(self.folder / f"step-{step}")
+            except FileNotFoundError:  # the next step came, and its file went
+                continue
+            with torch.no_grad():
+                for name, tensor in into.items():
+                    tensor.copy_(found[name])
+            return step
 
+    def send(self, gradient: Sent) -> None:
+        about = {"task": gradient.task, "base": gradient.base, "samples": gradient.samples, "loss": gradient.loss}
+        place = self.folder / f"gradient-{gradient.batch}-{gradient.attempt}"
+        beside = place.with_suffix(".tmp")
+        save_file({name: tensor for name, tensor in gradient.tensors.items() if isinstance(tensor, Tensor)}, beside)
+        place.with_suffix(".json").write_text(json.dumps(about))
+        beside.replace(place)
 
-def stream(count: int, **how: object) -> Iterator[Sent]:
-    """Gradients of both tasks, some without one of the tensors."""
-    for number in range(count):
-        skip = ("shared/dense",) if number % 3 == 2 else ()
-        yield sent(number, TASKS[number % 4 == 1], skip=skip, **how)  # type: ignore[arg-type]
+    def verdict(self, batch: str, attempt: int, seconds: float) -> Verdict | None:
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                return Verdict((self.folder / f"verdict-{batch}-{attempt}").read_text())
+            except FileNotFoundError:
+                if time.monotonic() >= end:
+                    return None
+                time.sleep(0.002)
+
+    def withdraw(self, batch: str, attempt: int) -> None:
+        (self.folder / f"gradient-{batch}-{attempt}").unlink(missing_ok=True)
 
 
 class PlainStore:
-    """Parameters and optimisers as anybody would write them."""
+    """The writer's side; `pump` or the thread between `start` and `stop` applies."""
 
-    def __init__(self, spec: StreamSpec, parameters: Mapping[str, nn.Parameter]) -> None:
-        self.spec, self.learning, self.step = spec, spec.learning, 0
-        self.parameters = {name: nn.Parameter(p.detach().clone()) for name, p in parameters.items()}
-        groups = ["shared/", *(f"head/{task.name}/" for task in spec.tasks)]
-        self.optimisers = {
-            group: self._optimiser([p for n, p in self.parameters.items() if n.startswith(group)]) for group in groups
-        }
+    def __init__(self, folder: Path, parameters: Mapping[str, Tensor], queues: RedisQueues) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.queues = folder, queues
+        self.parameters = {name: p.detach().clone() for name, p in parameters.items()}
+        self.step = 0
+        self.log: list[tuple[str, str]] = []  # batch and task of each step
+        self._publish()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.reader = PlainReader(folder)
 
-    def _optimiser(self, values: list[nn.Parameter]) -> torch.optim.Optimizer:
-        learning: Learning = self.learning
-        if learning.optimizer == "sgd":
-            return torch.optim.SGD(values, lr=1.0, momentum=learning.momentum)
-        groups = [
-            {"params": [p for p in values if p.ndim > 1], "weight_decay": learning.weight_decay},
-            {"params": [p for p in values if p.ndim <= 1], "weight_decay": 0.0},
-        ]
-        return torch.optim.AdamW(groups, lr=1.0, betas=(learning.beta1, 0.999), fused=True)
+    def _publish(self) -> None:
+        save_file(self.parameters, self.folder / f"step-{self.step}")
+        self._write("step", str(self.step))
+        (self.folder / f"step-{self.step - 2}").unlink(missing_ok=True)
 
-    def share(self, staleness: int) -> float:
-        """Of the learning rate."""
-        learning, damping = self.learning, 1.0
-        if self.spec.store.damping == "sqrt" and staleness:
-            damping = math.sqrt(1 + staleness)
-        if self.step < learning.warmup_steps:
-            return (self.step + 1) / learning.warmup_steps / damping
-        if learning.decay == "none":
-            return 1.0 / damping
-        assert learning.total_steps is not None
-        return max(0.0, (learning.total_steps - self.step) / (learning.total_steps - learning.warmup_steps)) / damping
+    def _write(self, name: str, text: str) -> None:
+        (self.folder / f"{name}.tmp").write_text(text)
+        (self.folder / f"{name}.tmp").replace(self.folder / name)
 
-    def apply(self, gradients: tuple[Sent, ...], combined: Mapping[str, Tensor] | None = None) -> int:
-        for gradient in gradients:
-            for name, tensor in gradient.tensors.items():
-                if combined is None or not name.startswith("shared/"):
-                    self.parameters[name].grad = dense(tensor, self.parameters[name])
-        for name, tensor in (combined or {}).items():
-            self.parameters[name].grad = tensor.clone()
-        if self.learning.clip_norm:
-            nn.utils.clip_grad_norm_(self.parameters.values(), self.learning.clip_norm)
-        share = self.share(max(self.step - gradient.base for gradient in gradients))
-        for group, optimiser in self.optimisers.items():
-            rate = self.learning.learning_rate if group == "shared/" else self.learning.head_learning_rate
-            for entry in optimiser.param_groups:
-                entry["lr"] = rate * share
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-        self.step += 1
-        return self.step
+    def submitted(self) -> list[Claim[bytes]]:
+        client: Any = self.queues._client
+        found: list[Claim[bytes]] = []
+        with told("the server of the queues"):
+            batches = client.zrange(self.queues._key("submitted"), 0, -1)
+            about = [client.hmget(self.queues._key("b", batch.decode()), "queue", "attempt") for batch in batches]
+        for batch, (queue, attempt) in zip(batches, about, strict=True):
+            found.append(Claim(batch.decode(), int(attempt), queue.decode(), ()))
+        return found
 
-    def values(self) -> dict[str, Tensor]:
-        """Copies of what it holds."""
-        return {name: p.detach().clone() for name, p in self.parameters.items()}
+    def pump(self) -> int:
+        """Apply what is submitted; tell how many."""
+        done = 0
+        for claim in self.submitted():
+            place = self.folder / f"gradient-{claim.id}-{claim.attempt}"
+            if not place.exists():
+                self.queues.nack(claim, "it never arrived", counts=False)
+                continue
+            if claim.id not in {batch for batch, _ in self.log}:
+                move(self.parameters, load_file(place))
+                self.step += 1
+                self.log.append((claim.id, claim.task))
+                self._publish()
+            self.queues.commit(claim, self.step)
+            self.finish(claim, Verdict.APPLIED)
+            done += 1
+        return done
 
+    def finish(self, claim: Claim[bytes], verdict: Verdict) -> None:
+        self._write(f"verdict-{claim.id}-{claim.attempt}", verdict)
+        self.reader.withdraw(claim.id, claim.attempt)
 
-def dense(tensor: Tensor | Rows, like: Tensor) -> Tensor:
-    """Rows as a whole tensor, a copy of any other."""
-    if not isinstance(tensor, Rows):
-        return tensor.clone()
-    whole = torch.zeros_like(like)
-    for position, values in zip(tensor.index.tolist(), tensor.values, strict=True):
-        whole[position] = values
-    return whole
+    def start(self) -> "PlainStore":
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
 
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                if not self.pump():
+                    self._ended.wait(0.003)
+            except TrunklineError:  # its server is away
+                self._ended.wait(0.05)
 
-def read(reader: object) -> tuple[int, dict[str, Tensor]]:
-    """All that a reader has, and its step."""
-    into = {name: torch.full(shape, float("nan")) for name, shape in SHAPES.items()}
-    return reader.read(into), into  # type: ignore[attr-defined]
-
-
-def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
-    """To the bit."""
-    return left.keys() == right.keys() and all(
-        left[name].contiguous().view(torch.int32).equal(right[name].contiguous().view(torch.int32)) for name in left
-    )
+    def stop(self) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(30)
