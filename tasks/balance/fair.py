@@ -45,13 +45,13 @@ def alpha_fair(gramian: Floats, alpha: float) -> Floats:
     """
     scale = float(np.trace(gramian)) / len(gramian)
     matrix = gramian / scale + np.diag(RIDGE * np.diag(gramian) / scale)
-    w = np.diag(matrix) ** (-alpha / (1 + alpha))  # the answer for orthogonal gradients
+    w: Floats = np.diag(matrix) ** (-alpha / (1 + alpha))  # the answer for orthogonal gradients
     for _ in range(TURNS):
         slope = matrix @ w - w ** (-1 / alpha)
-        step = np.linalg.solve(matrix + np.diag(w ** (-1 / alpha - 1) / alpha), -slope)
+        step = np.asarray(np.linalg.solve(matrix + np.diag(w ** (-1 / alpha - 1) / alpha), -slope), np.float64)
         if float(np.abs(step / w).max()) < 1e-12:
             break
-        w = w + _damped(matrix, alpha, w, step, float(slope @ step)) * step
+        w = np.asarray(w + _damped(matrix, alpha, w, step, float(slope @ step)) * step)
     return np.asarray(w * scale ** (-alpha / (1 + alpha)))
 
 
