@@ -1,0 +1,310 @@
+"""The API of a stream on its socket, by the real process: every call, every error, and who may reach it."""
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queues.redis import script
+from queues.stream import asking
+from queues.stream.client import StreamClient
+from queues.stream.edge import BODY_LIMIT
+from tests.support import small_stream
+from tests.support.served import Served, served
+from trunkline.clock import SystemClock
+from trunkline.errors import NotFound, QueueFull, QueuePaused, RefusedValue, SampleError, SettingsError, Unreachable, UsageError
+
+pytestmark = pytest.mark.contract
+
+ROW = {"text": "good food", "mood": "good", "price": 3.5}
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    home = small_stream.folder(tmp_path_factory.mktemp("api") / "reviews", feeds={"both": ["mood", "price"]})
+    with served(home) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _empty(stream: Served) -> Iterator[None]:
+    for task in ("mood", "price"):
+        stream.call("POST", f"queues/{task}/state", json.dumps({"state": "paused"}))  # no worker takes what is looked at
+        stream.call("DELETE", f"queues/{task}/samples")
+        stream.call("POST", f"queues/{task}/state", json.dumps({"state": "open"}))
+    yield
+
+
+def body(*rows: Any) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def waiting(stream: Served) -> dict[str, int]:
+    return {one["task"]: one["waiting"] for one in stream.call("GET", "queues")}
+
+
+def test_a_push_and_a_look(stream: Served) -> None:
+    assert stream.call("POST", "queues/both/samples", body(ROW)) == {"samples": 1, "waiting": {"mood": 1, "price": 1}}
+    assert stream.call("GET", "queues/mood/samples", most=5)[0]["inputs"] == ["good food"]
+    found = stream.call("GET", "queues/mood")
+    assert (found["state"], found["waiting"], found["settings"]["batch_size"]) == ("open", 1, 4)
+    assert found["oldest_seconds"] >= 0
+
+
+def test_a_push_that_is_sent_again(stream: Served) -> None:
+    for _ in range(2):
+        stream.call("POST", "queues/mood/samples", body(ROW, ROW), producer="again", first=1)
+    assert waiting(stream)["mood"] == 2
+
+
+def test_its_status(stream: Served) -> None:
+    found = stream.call("GET", "status")
+    assert stream.process is not None
+    assert (found["stream"], found["encoder"], found["pid"]) == ("reviews", "tiny", stream.process.pid)
+    assert [one["task"] for one in found["queues"]] == ["mood", "price"]
+    assert found["feeds"] == {"both": ["mood", "price"]}
+    assert stream.call("GET", "scores") == []
+    assert stream.call("GET", "workers") == []
+
+
+def test_settings_and_states(stream: Served) -> None:
+    found = stream.call("PATCH", "queues/mood", json.dumps({"settings": {"most": 9}}))
+    assert found["settings"]["most"] == 9
+    with pytest.raises(QueueFull, match="should have room for 10 more samples, found 0"):
+        stream.call("POST", "queues/mood/samples", body(*[ROW] * 10))
+    for state in ("paused", "draining", "stopped"):
+        assert stream.call("POST", "queues/mood/state", json.dumps({"state": state}))["state"] == state
+        with pytest.raises(QueuePaused, match="0 wait"):
+            stream.call("POST", "queues/mood/samples", body(ROW))
+    stream.call("PATCH", "queues/mood", json.dumps({"settings": {"most": 100_000}}))
+
+
+def test_dead_batches(stream: Served) -> None:
+    assert stream.call("GET", "queues/mood/dead") == []
+    assert stream.call("POST", "queues/mood/dead/retry", json.dumps({"batches": ["x"]})) == {"task": "mood", "batches": 0}
+    assert stream.call("POST", "queues/mood/dead/purge") == {"task": "mood", "samples": 0}
+
+
+WRONG: list[tuple[str, str, bytes, type[Exception], str]] = [
+    ("GET", "nothing", b"", NotFound, "should be a part of the API"),
+    ("PUT", "queues/mood", b"", NotFound, "should be a part of the API"),
+    ("GET", "queues/moot", b"", NotFound, "should be one of mood, price, found 'moot'"),
+    ("POST", "queues/moot/samples", b"", NotFound, "should be one of mood, price, both, found 'moot'"),
+    ("POST", "queues/mood/samples", b"nope", SampleError, "line 1: should be a JSON object"),
+    (
+        "POST",
+        "queues/price/samples",
+        b'{"text": "x", "price": NaN}',
+        SampleError,
+        "line 1, column 'price': should be a finite number",
+    ),
+    ("POST", "queues/mood/samples?first=x", b"", UsageError, "`first` should be a whole number, found 'x'"),
+    ("POST", "queues/mood/samples?producer=%00", b"", UsageError, "`producer` should be"),
+    ("POST", "queues/mood/samples?producer=a&first=0", body(ROW), SettingsError, "should be counted from 1, found 0"),
+    ("GET", "queues/mood/samples?most=-1", b"", UsageError, "`most` should be a whole number"),
+    ("POST", "queues/mood/state", b'{"state": "off"}', SettingsError, "`state` in the body is wrong"),
+    ("POST", "queues/mood/state", b"[]", UsageError, "the body should be a JSON object, found list"),
+    ("POST", "queues/mood/state", b"{", UsageError, "the body should be a JSON object"),
+    ("PATCH", "queues/mood", b'{"settings": {"batch_size": 5000}}', SettingsError, "`batch_size` in the queue mood is wrong"),
+    ("PATCH", "queues/mood", b'{"weight": 3}', SettingsError, "`weight` in the body is not a known key"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "sent", "kind", "said"), WRONG, ids=[f"{one[0]} {one[1]} {one[4]}" for one in WRONG])
+def test_what_is_wrong_is_told(stream: Served, method: str, path: str, sent: bytes, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said) as found:
+        stream.call(method, path, sent)
+    assert type(found.value) is kind
+    assert waiting(stream) == {"mood": 0, "price": 0}
+
+
+def test_a_body_that_is_too_long_is_refused_before_it_is_read(stream: Served) -> None:
+    with pytest.raises((RefusedValue, Unreachable)) as found:
+        stream.call("POST", "queues/mood/samples", b" " * (BODY_LIMIT + (4 << 20)))
+    assert isinstance(found.value, Unreachable) or f"at most {BODY_LIMIT} bytes" in str(found.value)
+    assert stream.call("GET", "queues")
+
+
+def test_what_is_no_http_harms_nobody(stream: Served) -> None:
+    for sent in (
+        b"\x00" * 4000,
+        b"GET /v1/status\r\n\r\n",
+        b"POST /v1/queues/mood/samples HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{",
+    ):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+            one.settimeout(10.0)
+            one.connect(str(stream.home.socket))
+            one.sendall(sent)
+            one.shutdown(socket.SHUT_WR)
+            while one.recv(4096):
+                pass
+    assert waiting(stream)["mood"] == 0
+
+
+def test_only_this_user_reaches_the_socket(stream: Served) -> None:
+    assert stat.S_IMODE(stream.home.socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(stream.home.folder.stat().st_mode) == 0o700
+    told = json.loads((stream.home.folder / "server.json").read_bytes())
+    assert stat.S_IMODE((stream.home.folder / "server.json").stat().st_mode) == 0o600
+    assert told["pid"] == (stream.process.pid if stream.process else None)
+
+
+def test_a_second_server_refuses(stream: Served) -> None:
+    second = Served(stream.home)
+    assert second.launch().wait(60) == 5
+    assert "should be used by one server of a stream" in second.said()
+    assert stream.call("GET", "status")["pid"] == (stream.process.pid if stream.process else None)
+
+
+def test_where_nobody_serves_it_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match="the server of stream 'x' should answer, found: No such file or directory.*server.log"):
+        StreamClient(tmp_path / "none.sock", "x").call("GET", "/v1/status")
+    nobody = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    nobody.bind(str(tmp_path / "dead.sock"))
+    nobody.close()
+    with pytest.raises(Unreachable, match="Connection refused"):
+        StreamClient(tmp_path / "dead.sock", "x").call("GET", "/v1/status")
+
+
+def test_an_answer_that_does_not_come_is_waited_for_so_long(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mute:
+        mute.bind(str(tmp_path / "mute.sock"))
+        mute.listen()
+        with pytest.raises(Unreachable, match="should answer in time"):
+            StreamClient(tmp_path / "mute.sock", "x", seconds=0.2).call("GET", "/v1/status")
+
+
+# -- from elsewhere ----------------------------------------------------------------------------------------------------
+
+
+def test_a_push_from_redis_cli(stream: Served, tmp_path: Path) -> None:
+    """A program in any language that packs as `tasks.packed` says; here one sample of ours, handed on as it is."""
+    found = shutil.which("redis-cli")
+    if found is None:
+        pytest.skip("no redis-cli on this machine: apt-get install redis-tools")
+    stream.call("POST", "queues/mood/samples", body(ROW))
+    from queues.connection import connect
+    from queues.redis import RedisQueues
+
+    client = connect(json.loads((stream.home.folder / "server.json").read_bytes())["redis"])
+    (sample,) = RedisQueues(client, "reviews").waiting("mood")
+    client.close()
+    (tmp_path / "push.lua").write_text(script("push"), encoding="utf-8")
+    (tmp_path / "sample").write_bytes(sample)
+    base = [found, "-s", str(_socket_of(stream))]
+    sha = subprocess.run(
+        [*base, "-x", "script", "load"], input=script("push"), capture_output=True, text=True, timeout=20, check=True
+    )
+    command = [*base, "-x", "evalsha", sha.stdout.strip(), "1", "{trunkline:reviews}:meta", "*", "", "mood", "cli", "1"]
+    for _ in range(2):
+        done = subprocess.run(command, input=sample, capture_output=True, timeout=20, check=True)
+    assert done.stdout.split() == [b"DUPLICATE", b"2"]
+    first, second = stream.call("GET", "queues/mood/samples")
+    assert first == second
+
+
+def _socket_of(stream: Served) -> Path:
+    from queues.embedded import EmbeddedServer
+
+    return EmbeddedServer(stream.home.redis).socket
+
+
+# -- as the command lines ask ------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_pushed_in_pieces(stream: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "LINES", 3)
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(body(*[ROW] * 4) + b"\n" + body(*[ROW] * 3))
+    found = asking.push(stream.call, "mood", str(path), producer=None, first=1, clock=SystemClock(), seconds=1.0)
+    assert (found.data["samples"], found.data["waiting"], found.data["next"]) == (7, {"mood": 7}, 8)
+    again = asking.push(stream.call, "mood", str(path), producer=found.data["producer"], first=1, clock=SystemClock(), seconds=1.0)
+    assert again.data["waiting"] == {"mood": 7}
+
+
+def test_a_wrong_line_is_told_by_its_number_in_the_file_and_how_to_go_on(
+    stream: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "LINES", 3)
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(body(*[ROW] * 4) + b"\n" + b"nope\n")
+    with pytest.raises(SampleError, match=r"line 6: should be.* 3 samples before line 4 were pushed.*--producer me") as found:
+        asking.push(stream.call, "mood", str(path), producer="me", first=1, clock=SystemClock(), seconds=1.0)
+    assert "line 6" in found.value.message
+    path.write_bytes(body(*[ROW] * 6))
+    asking.push(stream.call, "mood", str(path), producer="me", first=1, clock=SystemClock(), seconds=1.0)
+    assert waiting(stream)["mood"] == 6
+
+
+def test_a_table_of_cells_is_pushed_too(stream: Served, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('text,mood\n"two\nlines",good\nfood,bad\n', encoding="utf-8")
+    found = asking.push(stream.call, "mood", str(path), producer=None, first=1, clock=SystemClock(), seconds=1.0)
+    assert found.data["samples"] == 2
+    path.write_text('text,mood\n"two\nlines",good\nfood,bat\n', encoding="utf-8")
+    with pytest.raises(SampleError, match="line 4, column 'mood'"):
+        asking.push(stream.call, "mood", str(path), producer=None, first=1, clock=SystemClock(), seconds=1.0)
+    for wrong, said in (
+        ("text,mood\na,good,x\n", "line 2: should have as many cells"),
+        ('text,mood\n"a,good\n', "should be a row of cells"),
+    ):
+        path.write_text(wrong, encoding="utf-8")
+        with pytest.raises(SampleError, match=said):
+            asking.push(stream.call, "mood", str(path), producer=None, first=1, clock=SystemClock(), seconds=1.0)
+
+
+def test_a_queue_without_room_is_waited_for(stream: Served, tmp_path: Path) -> None:
+    stream.call("PATCH", "queues/mood", json.dumps({"settings": {"most": 4}}))
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(body(*[ROW] * 5))
+    with pytest.raises(QueueFull):
+        asking.push(stream.call, "mood", str(path), producer="late", first=1, clock=SystemClock(), seconds=0.5)
+    asked: list[str] = []
+
+    def ask(method: str, target: str, sent: bytes | str | None = None, **query: Any) -> Any:
+        asked.append(method)
+        if len(asked) == 2:  # somebody makes room
+            stream.call("PATCH", "queues/mood", json.dumps({"settings": {"most": 100_000}}))
+        return stream.call(method, target, sent, **query)
+
+    found = asking.push(ask, "mood", str(path), producer="late", first=1, clock=SystemClock(), seconds=20.0)
+    assert found.data["waiting"] == {"mood": 5}
+    assert len(asked) == 2
+
+
+def test_no_file_is_told(stream: Served, tmp_path: Path) -> None:
+    for name in ("none.jsonl", "none.csv"):
+        with pytest.raises(UsageError, match="should be a file of samples"):
+            asking.push(stream.call, "mood", str(tmp_path / name), producer=None, first=1, clock=SystemClock(), seconds=1.0)
+
+
+def test_connections_do_not_pile_up(stream: Served) -> None:
+    assert stream.process is not None
+    folder = Path(f"/proc/{stream.process.pid}/fd")
+    if not folder.is_dir():
+        pytest.skip("this system does not tell what a process has open")
+    for _ in range(30):
+        stream.call("GET", "queues")
+    before = len(list(folder.iterdir()))
+    for _ in range(100):
+        stream.call("GET", "queues")
+    assert len(list(folder.iterdir())) <= before + 5
+
+
+def test_a_client_of_plain_http_reads_an_error_too(stream: Served) -> None:
+    connection = http.client.HTTPConnection("localhost", timeout=10)
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.sock.connect(str(stream.home.socket))
+    connection.request("POST", "/v1/queues/moot/samples", b"")
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())["error"]["code"]) == (404, "not_found")
+    connection.close()
+    assert os.path.exists(stream.home.socket)
