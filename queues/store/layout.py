@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from queues.stream.spec import Learning
-from trunkline.errors import SpecError
+from trunkline.errors import NotFound, SpecError
 
 ALIGN = 16
 """Elements: a cache line. The fused kernels cut their work at such places, so a part of a tensor is computed as the whole is."""
@@ -103,6 +103,11 @@ class Slot:
         """All of it by name: `value/NAME`, `MOMENT/NAME`, `count/NAME`."""
         kept = {"value": self.values, **self.moments, "count": self.counts}
         return {f"{what}/{name}": tensor for what, views in kept.items() for name, tensor in views.items()}
+
+
+def missing(name: str, wanted: tuple[int, ...], found: tuple[int, ...] | None) -> NotFound:
+    """What a store says that is asked for a parameter that it has not, or not of this shape."""
+    return NotFound(f"the store should have {name[:200]!r} of shape {wanted}, found {found or 'none'}.")
 
 
 def _padded(elements: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from queues.store.layout import Layout
+from queues.store.layout import Layout, missing
 from queues.store.moves import Mover, twice
 from queues.store.publish import write_shared
 from queues.store.rows import thinned
@@ -125,6 +125,9 @@ class MemoryStore:
     def _read(self, into: Mapping[str, Tensor]) -> int:
         with self._changed:
             for name, tensor in into.items():
+                found = self.layout.shapes.get(name)
+                if found != tuple(tensor.shape):
+                    raise missing(name, tuple(tensor.shape), found)
                 tensor.copy_(self._slot.values[name])
             return self._step
 
@@ -160,7 +163,10 @@ class MemoryReader:
         return self._store.step
 
     def read(self, into: Mapping[str, Tensor]) -> int:
-        """Copy parameters, all of one step, into tensors of their names; tell the step."""
+        """Copy parameters, all of one step, into tensors of their names; tell the step.
+
+        :raises NotFound: the store has no parameter of this name and shape.
+        """
         return self._store._read(into)
 
     def send(self, gradient: Sent) -> None:

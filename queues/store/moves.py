@@ -43,7 +43,7 @@ class Mover:
         self._learning, self._damping = spec.learning, spec.store.damping
         self._layout = layout
         self._room = torch.empty(BLOCK)
-        self._expanded: dict[str, Tensor] = {}  # zeros but for the rows at work
+        self._expanded: dict[str, tuple[Tensor, Tensor]] = {}  # zeros but for the rows at work, and which those are
 
     @torch.no_grad()
     def plan(self, gradients: tuple[Sent, ...], combined: Mapping[str, Tensor] | None, step: int) -> Step:
@@ -90,8 +90,9 @@ class Mover:
         """Rows as a whole tensor, unless only they shall move."""
         if not isinstance(tensor, Rows) or self._learning.lazy:
             return tensor
-        whole = self._expanded.setdefault(name, torch.zeros(self._layout.shapes[name]))
-        return whole.zero_().index_copy_(0, tensor.index, tensor.values)
+        whole, before = self._expanded.get(name) or (torch.zeros(self._layout.shapes[name]), tensor.index)
+        self._expanded[name] = (whole, tensor.index.clone())
+        return whole.index_fill_(0, before, 0.0).index_copy_(0, tensor.index, tensor.values)
 
     @torch.no_grad()
     def move(self, old: Slot, new: Slot, step: Step) -> None:

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from queues.store.layout import missing
 from queues.store.mapped import Mapped
 from queues.store.slabs import Slabs
 from queues.store.store import Sent, Verdict
 from trunkline.clock import Clock, Deadline, SystemClock
-from trunkline.errors import NotFound, Unreachable
+from trunkline.errors import Unreachable
 from trunkline.files import storage
 from trunkline.tensors import Array
 
@@ -80,8 +81,7 @@ class FileReader:
 
     def _copy(self, name: str, source: Array | None, tensor: Tensor) -> None:
         if source is None or source.shape != tuple(tensor.shape):
-            shape = None if source is None else source.shape
-            raise NotFound(f"the store should have {name!r} of shape {tuple(tensor.shape)}, found {shape}.")
+            raise missing(name, tuple(tensor.shape), None if source is None else source.shape)
         if tensor.device.type == "cpu" and tensor.dtype == torch.float32:
             np.copyto(tensor.detach().numpy(), source)
         else:

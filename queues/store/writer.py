@@ -84,6 +84,7 @@ class FileWriter:
             slabs=slabs,
             slab_bytes=slab_bytes,
         )
+        self.layout = layout
         self._mover = Mover(spec, layout)
         self._checkpoints = Checkpoints(self.folder / CHECKPOINTS, epoch, spec.store.checkpoints, self._reach)
         found = Recovery(self.folder / MAP, self.folder / APPLIED, table, parameters, self._checkpoints).run()
@@ -149,7 +150,8 @@ class FileWriter:
             if (step := self.applied(sent.batch)) is not None:
                 raise twice(sent.batch, step)
         planned = self._mover.plan(gradients, combined, self.step)
-        moved = {name: grad.index if isinstance(grad, Rows) else None for name, grad in planned.gradients.items()}
+        # Copied: the gradient's own numbers change when its file is written over.
+        moved = {name: grad.index.clone() if isinstance(grad, Rows) else None for name, grad in planned.gradients.items()}
         whole = {name for name, rows in moved.items() if rows is None}
 
         def change(old: Slot, new: Slot) -> None:
