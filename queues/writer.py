@@ -67,15 +67,16 @@ class QueueWriter(RedisQueues):
 
     # -- one server of a stream ----------------------------------------------------------------------------------------
 
-    def hold(self, incarnation: int, holder: str, seconds: float) -> Marks:
+    def hold(self, incarnation: int, holder: str, seconds: float, step: int | None = None) -> Marks:
         """Be the one server of the stream, for some seconds from now; said again before they are over.
 
         :param incarnation: counts the starts of servers on the store; a later one is never followed by an earlier one.
-        :param holder: a word of this process alone.
+        :param holder: a word of this server alone.
+        :param step: of the store: all of it was told.
         :raises AlreadyRunning: another server holds the stream.
         :raises Fenced: a later incarnation held it since, or the stream is another store's.
         """
-        status, *found = self._call("hold", incarnation, holder, round(1000 * seconds), held=False)
+        status, *found = self._call("hold", incarnation, holder, round(1000 * seconds), "" if step is None else step, held=False)
         if status == b"RUNNING":
             raise AlreadyRunning(
                 f"the stream {self.name!r} should have one server, found another, start {int(found[0])} of its store, that "

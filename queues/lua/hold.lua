@@ -1,4 +1,5 @@
--- One server of a stream. ARGV: epoch, time, incarnation, holder (a word of its own), milliseconds that it holds the stream from now on.
+-- One server of a stream. ARGV: epoch, time, incarnation, holder (a word of its own), milliseconds that it holds the stream from now on,
+-- and a step of its store that the queues know of from now on, or nothing.
 -- Returns {OK, the last step that was committed, the last that was released}; {RUNNING, incarnation, milliseconds that are left} while
 -- another holds it; {NEWER, incarnation} where a later incarnation did; or {EPOCH}, {NO_STREAM}.
 local wrong = refused()
@@ -12,4 +13,8 @@ if m[2] ~= ARGV[4] then
   if tonumber(ARGV[3]) < incarnation then return {'NEWER', whole(incarnation)} end
 end
 redis.call('HSET', KEYS[1], 'incarnation', ARGV[3], 'holder', ARGV[4], 'held', whole(at + tonumber(ARGV[5])))
+if ARGV[6] ~= '' and tonumber(ARGV[6]) > tonumber(m[4] or '0') then
+  redis.call('HSET', KEYS[1], 'step', ARGV[6])
+  m[4] = ARGV[6]
+end
 return {'OK', m[4] or '0', m[5] or '0'}

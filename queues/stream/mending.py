@@ -1,0 +1,71 @@
+"""What a server does at its start, and whenever the server of the queues was set back: both should know of the same steps.
+
+Three places know what was applied: the store with the parameters, the record beside it, and the queues. The store is right. What it
+applied and the queues do not know is adopted from the record; what the queues know and it did not apply comes back.
+"""
+
+import logging
+
+from queues.queue import Claim
+from queues.store.store import StoreWriter, Verdict
+from queues.stream.record import Record
+from queues.writer import Marks, QueueWriter
+from trunkline.errors import Conflict
+
+log = logging.getLogger(__name__)
+
+
+def mend(queues: QueueWriter, store: StoreWriter, record: Record, marks: Marks, *, accept: bool = False) -> None:
+    """Bring queues and record to what the store knows.
+
+    :param marks: how far the queues are.
+    :param accept: go on although samples are lost, or some may be applied twice.
+    :raises Conflict: that would be so; says which, and nothing was changed.
+    """
+    if cut := record.cut(store.step):
+        log.info("%d batches of the record were never applied", cut)
+    if marks.step > store.step:
+        _take_back(queues, store, marks, accept)
+    else:
+        _bring_forward(queues, store, record, marks, accept)
+
+
+def _take_back(queues: QueueWriter, store: StoreWriter, marks: Marks, accept: bool) -> None:
+    if marks.released > store.step and not accept:
+        raise Conflict(
+            f"the store should be at least at step {marks.released}, whose samples were let go, found it at {store.step}: "
+            "its folder was set back.",
+            hint="Bring its folder back; or accept that what these samples taught is lost.",
+        )
+    count = queues.reopen(store.step)
+    log.warning("the store is at step %d, the queues knew of %d: %d batches come back", store.step, marks.step, count)
+
+
+def _bring_forward(queues: QueueWriter, store: StoreWriter, record: Record, marks: Marks, accept: bool) -> None:
+    entries = list(record.since(marks.step - 1))
+    known = {entry.step for entry in entries}
+    settled = _settle(queues, store)
+    missing = [step for step in range(settled + 1, store.step + 1) if step not in known]
+    if missing and not accept:
+        raise Conflict(
+            f"the queues should know of all {store.step} steps of the store, found that they know of {settled}, and the record "
+            f"does not tell what step {missing[0]} was: samples that wait may have been applied before.",
+            hint="Bring the data of the queues' server back; or accept that samples may be applied twice.",
+        )
+    for entry in entries:
+        if entry.task:
+            claim = Claim(entry.batch, entry.attempt, entry.task, entry.samples)
+            found = queues.adopt(claim, entry.step, entry.stamps)
+            store.done(entry.batch, entry.attempt, Verdict.APPLIED)
+            if found is not None:
+                log.info("batch %s was applied at step %d, and the queues did not know", entry.batch, entry.step)
+
+
+def _settle(queues: QueueWriter, store: StoreWriter) -> int:
+    """Batches that a server applied and had no time to commit; return the last step that the queues know of."""
+    for one in queues.submitted():
+        step = store.applied(one.claim.id)
+        if step is not None:
+            queues.commit(one.claim, step)
+            store.done(one.claim.id, one.claim.attempt, Verdict.APPLIED)
+    return queues.work(1).step
