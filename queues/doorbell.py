@@ -10,15 +10,20 @@ loaded hangs. `celery -A queues.doorbell worker` runs one too; the environment v
 
 import logging
 import os
+import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from celery import Celery, bootsteps
+from celery.concurrency import get_implementation
+from celery.exceptions import WorkerTerminate
+from celery.platforms import SecurityWarning
 from celery.worker import state
 from kombu.exceptions import KombuError
 
@@ -71,7 +76,7 @@ def broker_of(redis: str) -> str:
         return redis
     query = dict(parse_qsl(parts.query))
     options = {"virtual_host": query.pop("db", "1"), **query}
-    return urlunsplit(("redis+socket", parts.netloc, parts.path, urlencode(options), ""))
+    return f"redis+socket://{parts.netloc}{parts.path}?{urlencode(options)}"
 
 
 def make_app(broker: str, stream: str, station: "Station | None" = None, *, visibility: float = VISIBILITY) -> Celery:
@@ -189,6 +194,7 @@ class Station:
     def __init__(self, stream: str, make: "Callable[[], Worker]", *, silence: float = SILENCE) -> None:
         self.stream, self.silence = stream, silence
         self.app: Celery | None = None
+        self.error: TrunklineError | None = None  # why it ended
         self._make = make
         self._worker: Worker | None = None
         self._turn = threading.Lock()  # one drain at a time: a model has one set of parameters
@@ -245,7 +251,8 @@ class Station:
             return done
         except (Fenced, NotFound) as error:
             log.error("this worker ends: %s", error)
-            setattr(state, "should_stop", error.exit_code)  # noqa: B010 - Celery's own flag, typed as None
+            self.error = error
+            _stop(error.exit_code)
             return 0
         except TrunklineError as error:
             if not error.retryable:
@@ -315,38 +322,74 @@ def address(home: StreamHome) -> dict[str, Any]:
     return found
 
 
-def app_of(home: StreamHome, make: "Callable[[], Worker] | None" = None) -> Celery:
-    """The application of a stream, to work for it, as its server says.
+def station_of(home: StreamHome, make: "Callable[[], Worker] | None" = None) -> Station:
+    """A station for a stream whose server runs, with its application.
 
     :param make: makes the worker; None: as the folder says.
     :raises Unreachable: no server runs.
     """
-    table, stream = address(home), home.spec.name
+    table = address(home)
 
     def usual() -> "Worker":
         from queues.stream.join import join
 
         return join(home)
 
-    return make_app(broker_of(table.get("broker") or table["redis"]), stream, Station(stream, make or usual))
+    station = Station(home.spec.name, make or usual)
+    make_app(broker_of(table.get("broker") or table["redis"]), home.spec.name, station)
+    return station
 
 
-def work(app: Celery, *, pool: str = "solo", name: str | None = None) -> int:
-    """Run a worker in the foreground, until SIGTERM or SIGINT; return the exit code.
+def work(station: Station, *, pool: str = "solo", name: str | None = None) -> None:
+    """Run a worker in the foreground until SIGTERM or SIGINT, which let it finish its batch; a second SIGINT gives the batch back.
 
     :param name: of this worker, for Celery's monitors.
-    :raises SettingsError: the broker would hear a doorbell again at another time than was set.
+    :raises SettingsError: no such pool, or the broker would hear a doorbell again at another time than was set.
     :raises Unreachable: the broker does not answer.
+    :raises Fenced, NotFound: the stream went over to another store, or is gone.
+    :raises FailedError: Celery gave up.
     """
+    app = station.app
+    assert app is not None
+    check_pool(get_implementation(pool))
     wanted, found = app.conf.visibility_timeout, effective_visibility(app)
     if found != wanted:
         raise SettingsError(f"the visibility timeout of the broker should be {wanted:g} s, found {found:g}.")
-    options = {"without_mingle": True, "without_gossip": True, "quiet": True, "loglevel": "WARNING"}
-    worker = app.Worker(hostname=name, pool=pool, concurrency=1, **options)
-    worker.start()
-    if worker.exitcode not in (None, 0, 5):
+    station.open()
+    worker = _program(app)(
+        hostname=name, pool=pool, concurrency=1, without_mingle=True, without_gossip=True, quiet=True, loglevel="WARNING"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SecurityWarning)  # of root, who could unpickle messages: here none is
+        worker.start()
+    if station.error is not None:
+        raise station.error
+    if worker.exitcode:
         raise FailedError(f"the worker should end when it is told to, found that Celery ended it with {worker.exitcode}.")
-    return int(worker.exitcode or 0)
+
+
+def _program(app: Celery) -> Any:
+    """Celery's worker; it says nothing on standard output."""
+
+    class Program(app.Worker):  # type: ignore[name-defined, misc]
+        def install_platform_tweaks(self, worker: Any) -> None:
+            told: list[int] = []
+
+            def stop(number: int, frame: object) -> None:
+                if number == signal.SIGINT and signal.SIGINT in told:
+                    raise WorkerTerminate(130)  # in the middle of a step: whoever holds a batch gives it back
+                told.append(number)
+                _stop(0)
+
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, stop)
+
+    return Program
+
+
+def _stop(code: int) -> None:
+    """Have Celery end when what it does now is done."""
+    setattr(state, "should_stop", code)  # noqa: B010 - typed as None
 
 
 def __getattr__(name: str) -> Any:
@@ -356,4 +399,4 @@ def __getattr__(name: str) -> Any:
     folder = os.environ.get(VARIABLE)
     if not folder:
         raise SettingsError(f"{VARIABLE} should be the folder of a stream, found nothing.", hint=f"{VARIABLE}=FOLDER celery …")
-    return app_of(StreamHome(Path(folder)))
+    return station_of(StreamHome(Path(folder))).app

@@ -13,6 +13,7 @@ COMMANDS = {
     "stream": Lazy("child.cli.stream", "Streams of this site: samples that arrive all day train an encoder and its heads."),
     "queue": Lazy("child.cli.queue", "Queues of this site's streams: push, look, pause."),
     "request": Lazy("child.cli.request", "Ask the master for training."),
+    "worker": Lazy("child.cli.worker", "Compute gradients for a stream of this site, until told to stop."),
     "status": Lazy("child.cli.status", "Who this child is, and what lies here."),
     "doctor": Lazy("child.cli.doctor", "Look whether everything is as it should be."),
     "alone": Lazy("child.cli.alone", "Train on this site's own samples only, to compare."),

@@ -20,6 +20,7 @@ COMMANDS = {
     "queue": Lazy("master.cli.queue", "Queues of samples: push, look, pause."),
     "rule": Lazy("master.cli.rule", "Fuse rules: how updates become the next version."),
     "codec": Lazy("master.cli.codec", "Codecs: how parameter sets travel."),
+    "worker": Lazy("master.cli.worker", "Compute gradients for a stream, until told to stop."),
     "doctor": Lazy("master.cli.doctor", "Look whether everything is as it should be."),
     "completion": Lazy("master.cli.completion", "What a shell needs to complete commands."),
     "version": Lazy("master.cli.version", "Versions of this installation, and of the master."),

@@ -1,9 +1,9 @@
 """A worker for a stream, made from the stream's folder."""
 
 import random
-from collections.abc import Callable
 
 from queues.redis import RedisQueues, connect
+from queues.store.reader import FileReader
 from queues.store.store import StoreReader
 from queues.stream.heart import Heart
 from queues.stream.home import StreamHome
@@ -31,15 +31,13 @@ def join(home: StreamHome, *, threads: int | None = None, clock: Clock | None = 
     if table is None:
         raise Unreachable(f"the stream in `{home.folder}` should have a server that runs, found none.")
     learner = Learner(spec, home.encoder, [home.modules])
-    store = store or _store(home)(learner)
+    if store is None:
+        if spec.store.kind != "file":
+            raise SettingsError(f"`store.kind` should be file for workers of other processes, found {spec.store.kind!r}.")
+        store = FileReader(home.store, clock=clock)
     name, url, epoch = own_name(), table["redis"], home.epoch
     queues, beats = (RedisQueues(connect(url), spec.name, epoch=epoch, worker=name) for _ in range(2))
     heart = Heart(beats, spec.queues.lease_seconds)
     scores = Scores(home, learner, queues, store, clock)
     rng = random.Random()  # noqa: S311 - jitter, no secret
     return Worker(spec, learner, queues, store, clock=clock, heart=heart, scores=scores, rng=rng)
-
-
-def _store(home: StreamHome) -> Callable[[Learner], StoreReader]:
-    kind = home.spec.store.kind
-    raise SettingsError(f"`store.kind` should be one that other processes reach, found {kind!r}.")

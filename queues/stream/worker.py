@@ -13,7 +13,7 @@ import random
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol, TypeVar
 
 from torch import Tensor
@@ -38,6 +38,9 @@ PATIENCE = 30.0
 SILENCE = 30.0
 """Seconds without a verdict after which a worker claims nothing more until there is one."""
 
+TELL = 10.0
+"""Seconds between two lines of progress."""
+
 LOOK = 0.25
 """Seconds that one wait for a verdict takes at most, so that a worker that is told to stop does."""
 
@@ -53,6 +56,9 @@ class Tally:
     refused: int = 0  # by the store
     failed: int = 0  # here: a sample, or the step
     dropped: int = 0  # another had taken them over
+
+    def __str__(self) -> str:
+        return ", ".join(f"{value} {name}" for name, value in asdict(self).items() if value) or "nothing yet"
 
 
 class Looker(Protocol):
@@ -97,6 +103,7 @@ class Worker:
         self._pending: dict[str, Claim[bytes]] = {}  # by task: submitted, and nobody said yet what became of it
         self._held: list[Claim[bytes]] = []  # whose task has one pending
         self._into: dict[str, Mapping[str, Tensor]] = {}
+        self._told = float("-inf")
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -240,8 +247,14 @@ class Worker:
             log.warning("the store refused a gradient of task %s", claim.task)
         else:
             self.tally.applied += 1
+            self._tell(claim)
             if self.scores is not None:
                 self.scores.look(self.store.step())
+
+    def _tell(self, claim: Claim[bytes]) -> None:
+        if self.clock.monotonic() - self._told >= TELL:
+            self._told = self.clock.monotonic()
+            log.info("step %d, of task %s; %s", self.store.step(), claim.task, self.tally)
 
     def _wait(self, stopping: Callable[[], bool]) -> bool:
         """Wait for a verdict; false: none came in time, or we are told to stop."""
