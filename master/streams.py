@@ -49,6 +49,7 @@ class _Running:
     began: float = 0.0
     pause: Pause = field(default_factory=Pause)
     reason: str | None = None  # of the last end that nobody asked for
+    accept: bool = False  # the next one goes on although something was lost
 
 
 class Streams:
@@ -142,6 +143,7 @@ class Streams:
         rows: Mapping[str, str],
         modules: Sequence[Path] = (),
         redis: str | None = None,
+        broker: str | None = None,
     ) -> StreamHome:
         """A new stream; see `queues.stream.create.create`. Its process starts with the next turn.
 
@@ -152,14 +154,17 @@ class Streams:
                 raise Conflict(f"`NAME` should be new, found stream {spec.name!r} already.")
             with storage(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return create(self.folder / spec.name, spec, encoder, rows=rows, modules=modules, redis=redis)
+            return create(self.folder / spec.name, spec, encoder, rows=rows, modules=modules, redis=redis, broker=broker)
 
-    def start(self, name: str) -> None:
-        """Let it run (again); now, whatever pause there was."""
+    def start(self, name: str, *, accept: bool = False) -> None:
+        """Let it run (again); now, whatever pause there was.
+
+        :param accept: go on although the server of its queues, or its store, lost something.
+        """
         with self._lock:
             (self.home(name).folder / OFF).unlink(missing_ok=True)
-            if (found := self._running.get(name)) is not None:
-                found.pause, found.reason = Pause(), None
+            found = self._running.setdefault(name, _Running())
+            found.pause, found.reason, found.accept = Pause(), None, accept
 
     def stop(self, name: str) -> None:
         """End its process, until `start`; also over restarts of the master."""
@@ -208,7 +213,8 @@ class Streams:
     def _spawn(self, name: str, found: _Running) -> None:
         home = StreamHome(self.folder / name)
         found.process, found.began = spawn("queues.stream", home.folder, _log(home)), self.clock.monotonic()
-        give_order(found.process, {"folder": str(home.folder)})
+        give_order(found.process, {"folder": str(home.folder), "accept": found.accept})
+        found.accept = False
         logger.info("the server of stream %s is process %d", name, found.process.pid)
 
     def close(self) -> None:

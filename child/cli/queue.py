@@ -140,6 +140,7 @@ def set_(
     most: Annotated[int | None, Option(metavar="N", help="Samples that wait at most.")] = None,
     flush_seconds: Annotated[float | None, Option(metavar="X", help="A sample waits so long at most; 0: for ever.")] = None,
     flush_least: Annotated[int | None, Option(metavar="N", help="Samples without which nothing is flushed.")] = None,
+    out: Annotated[int | None, Option(metavar="N", help="Batches that may be out at once; 0: any number.")] = None,
     stream: Which = None,
 ) -> Result:
     """Change settings of a queue, from the next batch on."""
@@ -152,6 +153,7 @@ def set_(
         "most": most,
         "flush_seconds": flush_seconds,
         "flush_least": flush_least,
+        "out": out,
     }
     with asked(stream) as ask:
         return asking.change(ask, task, said)

@@ -52,6 +52,7 @@ def create(
     file: Annotated[Path, Option("--file", metavar="STREAM.TOML", help="Its declaration.")],
     encoder: Annotated[Path, Option(metavar="FOLDER", help="As `trunkline encoder create NAME --keep FOLDER` leaves it.")],
     redis: Annotated[str | None, Option(metavar="URL", help="A Redis of your own: redis://, rediss:// or unix://.")] = None,
+    broker: Annotated[str | None, Option(metavar="URL", help="Of Celery, where it should be another Redis.")] = None,
 ) -> Result:
     """Make a stream from its declaration and an encoder. Serve it with `trunkline-child stream serve`."""
     home = open_home(make=True)
@@ -61,7 +62,9 @@ def create(
     spec = making.declared(file, {"name": name, "encoder": read_spec(encoder).name})
     rows = making.heldout(spec, file.absolute().parent)
     files = {path.name: path for path in sorted(encoder.iterdir()) if path.is_file()}
-    made = making.create(home.streams / name, spec, files, rows=rows, modules=sorted(home.modules.glob("*.py")), redis=redis)
+    made = making.create(
+        home.streams / name, spec, files, rows=rows, modules=sorted(home.modules.glob("*.py")), redis=redis, broker=broker
+    )
     data = {"name": name, "encoder": spec.encoder, "tasks": [task.name for task in spec.tasks], "folder": str(made.folder)}
     return Result(data, [f"{name}  encoder {spec.encoder}  {', '.join(data['tasks'])}", f"trunkline-child stream serve {name}"])
 
@@ -92,12 +95,15 @@ def _row(home: "StreamHome") -> dict[str, Any]:
 
 
 @verb(app)
-def serve(name: Annotated[str | None, Argument(metavar="[NAME]", help="Without it the only one.")] = None) -> Result:
+def serve(
+    name: Annotated[str | None, Argument(metavar="[NAME]", help="Without it the only one.")] = None,
+    accept: Annotated[bool, Option("--accept-loss", help="Go on although its Redis, or its store, was lost or set back.")] = False,
+) -> Result:
     """Serve a stream until told to stop by SIGTERM or SIGINT."""
     home = find(name)
     from queues.stream.process import Ending, run
 
-    run(home, Ending())
+    run(home, Ending(), accept=accept)
     return Result({"stopped": home.folder.name})
 
 

@@ -41,11 +41,19 @@ class CreateStream(Value):
     heldout: dict[Name, str] = Field(default_factory=dict)  # rows as JSON Lines, by task
     modules: Annotated[tuple[str, ...], Field(strict=False)] = ()  # files on the master's machine with the user's own code
     redis: str | None = Field(default=None, repr=False)
+    broker: str | None = Field(default=None, repr=False)
+
+
+class StartStream(Value):
+    """`POST /v1/admin/streams/{name}/start`."""
+
+    accept: bool = False  # go on although something was lost
 
 
 def routes(parts: Parts, files: Files, streams: Streams) -> APIRouter:
     """Below `/v1/admin`."""
     router = APIRouter()
+    limit = parts.settings.max_body_bytes
 
     @router.get("/streams")
     def all_() -> list[dict[str, Any]]:
@@ -60,7 +68,7 @@ def routes(parts: Parts, files: Files, streams: Streams) -> APIRouter:
         found = {name: parts.blobs.path(file.digest) for name, file in listed.items()}
         found[SHARED] = parts.blobs.path(version.digest)
         modules = [_module(path) for path in body.modules]
-        streams.create(spec, found, rows=body.heldout, modules=modules, redis=body.redis)
+        streams.create(spec, found, rows=body.heldout, modules=modules, redis=body.redis, broker=body.broker)
         about = {"stream": spec.name, "encoder": spec.encoder, "version": version.number}
         parts.ledger.event("stream.created", data=about)
         streams.turn()
@@ -71,8 +79,8 @@ def routes(parts: Parts, files: Files, streams: Streams) -> APIRouter:
         return streams.table(name) | {"spec": streams.home(name).spec.model_dump(mode="json"), "server": _status(streams, name)}
 
     @router.post("/streams/{name}/start")
-    def start(name: str) -> dict[str, Any]:
-        streams.start(name)
+    def start(name: str, body: Annotated[StartStream, Depends(body_of(StartStream, limit))]) -> dict[str, Any]:
+        streams.start(name, accept=body.accept)
         streams.turn()
         return streams.table(name)
 

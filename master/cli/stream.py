@@ -29,6 +29,7 @@ def create(
     encoder: Annotated[str | None, Option(metavar="NAME", help="The encoder that it trains; counts more than the file.")] = None,
     version: Annotated[int | None, Option("--version", metavar="N", help="That it begins with; without it the newest.")] = None,
     redis: Annotated[str | None, Option(metavar="URL", help="A Redis of your own: redis://, rediss:// or unix://.")] = None,
+    broker: Annotated[str | None, Option(metavar="URL", help="Of Celery, where it should be another Redis.")] = None,
     module: Annotated[
         list[str] | None, Option(metavar="FILE.py", help="Your own code, on the master's machine; may be repeated.")
     ] = None,
@@ -46,6 +47,7 @@ def create(
         "heldout": rows,
         "modules": modules,
         "redis": redis,
+        "broker": broker,
     }
     with open_master() as https:
         made: dict[str, Any] = https.call("POST", where("streams"), json.dumps(body), retry=False)
@@ -105,10 +107,14 @@ def show(name: Name) -> Result:
 
 
 @verb(app)
-def start(name: Name, wait: Wait = True) -> Result:
+def start(
+    name: Name,
+    accept: Annotated[bool, Option("--accept-loss", help="Go on although its Redis, or its store, was lost or set back.")] = False,
+    wait: Wait = True,
+) -> Result:
     """Start the server of a stream that was stopped; or of one that failed, at once."""
     with open_master() as https:
-        found = https.call("POST", where("streams", name, "start"))
+        found = https.call("POST", where("streams", name, "start"), json.dumps({"accept": accept}))
         if wait:
             found = _until_runs(https, name)
     return Result(found, [f"{name} is {found['state']}"])

@@ -21,21 +21,22 @@ def main() -> int:
     ending = Ending()
     try:
         check_installation()
-        run(StreamHome(_folder(ending)), ending)
+        folder, accept = _order(ending)
+        run(StreamHome(folder), ending, accept=accept)
     except TrunklineError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     return 0
 
 
-def _folder(ending: Ending) -> Path:
+def _order(ending: Ending) -> tuple[Path, bool]:
     if len(sys.argv) == 2:
-        return Path(sys.argv[1])
+        return Path(sys.argv[1]), False
     order = json.loads(_read_line(sys.stdin.fileno()) or b"{}") if len(sys.argv) == 1 else {}
     if "folder" not in order:
         raise UsageError("`python -m queues.stream FOLDER` should name the folder of a stream, found none.")
     ending.follow(sys.stdin.fileno())
-    return Path(order["folder"])
+    return Path(order["folder"]), bool(order.get("accept"))
 
 
 def _read_line(handle: int) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import SampleError, TrunklineError, UsageError
 from trunkline.retry import persist
-from trunkline.terminal import Result, Terminal, cell, pairs, span, table
+from trunkline.terminal import Result, Terminal, cell, moment, pairs, span, table
 
 LINES = 1000
 """Of one push: what one script on the server of the queues takes at once."""
@@ -206,8 +206,22 @@ def _chosen(batches: Sequence[str]) -> str:
 
 def status_lines(found: dict[str, Any]) -> list[str]:
     """The server of a stream, its store, its queues."""
-    about = {key: found[key] for key in ("stream", "encoder", "pid", "incarnation", "redis")} | (found["store"] or {})
-    return [*pairs(about), "", *table([shown(one) for one in found["queues"]], COLUMNS)]
+    about = {key: found[key] for key in ("stream", "encoder", "pid", "incarnation", "redis")}
+    store = found["store"] or {}
+    about |= {key: store[key] for key in ("step", "checkpoint", "mode", "staleness", "came_back", "trouble") if store.get(key)}
+    rows = [_row(one, found, {}) for one in found["queues"]]
+    refused = [{**one, "at": moment(one["at"])} for one in store.get("refused", ())][-5:]
+    columns = ("at", "task", "batch", "attempt", "worker", "reason")
+    return [*pairs(about), "", *table(rows, WATCHED), *(["", "refused:", *table(refused, columns)] if refused else [])]
+
+
+WATCHED = ("task", "state", "waiting", "oldest", "in/s", "applied/s", "updates", "loss", "score", "out", "dead")
+
+
+def _row(one: dict[str, Any], found: dict[str, Any], scores: dict[str, Any]) -> dict[str, Any]:
+    """A queue, and what its task learned."""
+    task = ((found["store"] or {}).get("tasks") or {}).get(one["task"], {})
+    return {**shown(one), "updates": task.get("batches"), "loss": task.get("loss"), "score": scores.get(one["task"])}
 
 
 def watch(ask: Ask, every: float, clock: Clock, deadline: Deadline | None, terminal: Terminal) -> Result:
@@ -231,16 +245,13 @@ def watch(ask: Ask, every: float, clock: Clock, deadline: Deadline | None, termi
 
 def panel(found: dict[str, Any]) -> list[str]:
     """How a stream is, in a few lines."""
-    last = {one.get("task"): one for one in found["scores"]}
+    scores = {one["task"]: f"{one['metric']} {one['value']:.3f}" for one in found["scores"]}  # the newest comes last
     store = found["store"] or {}
-    staleness = store.get("staleness") or {}
-    rows = [
-        shown(one)
-        | {
-            "staleness": staleness.get(one["task"]),
-            "score": (last.get(one["task"]) or {}).get("value"),
-        }
-        for one in found["queues"]
-    ]
-    head = f"stream {found['stream']}  encoder {found['encoder']}  step {cell(store.get('step'))}"
-    return [head, "", *table(rows, (*COLUMNS, "staleness", "score"))]
+    head = {
+        "stream": found["stream"],
+        "step": store.get("step"),
+        "staleness": store.get("staleness"),
+        "trouble": store.get("trouble"),
+    }
+    lines = pairs({key: value for key, value in head.items() if value not in (None, {})})
+    return [*lines, "", *table([_row(one, found, scores) for one in found["queues"]], WATCHED)]

@@ -56,6 +56,7 @@ def create(
     rows: Mapping[str, str] | None = None,
     modules: Sequence[Path] = (),
     redis: str | None = None,
+    broker: str | None = None,
 ) -> StreamHome:
     """Make a stream's folder, whole or not at all.
 
@@ -63,6 +64,7 @@ def create(
     :param rows: held-out ones, as `heldout` gives them.
     :param modules: files of the user's own code.
     :param redis: address of a Redis; None: the embedded one.
+    :param broker: of Celery; None: the same.
     :raises Conflict: the folder is in use.
     :raises SpecError: the encoder is none, or reads something else than the tasks have.
     :raises StorageFailed: the disk refused.
@@ -79,7 +81,7 @@ def create(
         for name, path in encoder.items():
             shutil.copyfile(path, made.encoder / name)
         _check_type(spec, made.encoder)
-        made.create(spec, redis)
+        made.create(spec, redis, broker)
         made.heldout.mkdir()
         for task, text in rows.items():
             (made.heldout / f"{task}.jsonl").write_text(text, encoding="utf-8")

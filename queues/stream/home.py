@@ -53,10 +53,11 @@ class StreamHome:
         self._epoch = self.folder / "epoch"
         self._server = self.folder / "server.json"
 
-    def create(self, spec: StreamSpec, redis: str | None = None) -> None:
+    def create(self, spec: StreamSpec, redis: str | None = None, broker: str | None = None) -> None:
         """Write the declaration; `encoder/` must be there already.
 
         :param redis: address of a Redis; None: the embedded one.
+        :param broker: of Celery; None: the same.
         :raises StorageFailed: the disk refused.
         """
         for folder in (self.folder, self.modules, self.store, self.applied, self.cache, self.logs):
@@ -64,7 +65,7 @@ class StreamHome:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not self._epoch.exists():
             write_atomically(self._epoch, secrets.token_hex(8).encode(), mode=0o600)
-        table = {"spec": spec.model_dump(mode="json"), "redis": redis}
+        table = {"spec": spec.model_dump(mode="json"), "redis": redis, "broker": broker}
         write_atomically(self._stream, json.dumps(table, indent=1).encode(), mode=0o600)  # an address may hold a password
 
     def lock(self) -> Lock:
@@ -86,6 +87,11 @@ class StreamHome:
     def redis_url(self) -> str | None:
         """Of the Redis that was named; None: the embedded one."""
         return self._table().get("redis")
+
+    @property
+    def broker_url(self) -> str | None:
+        """Of Celery's broker; None: the Redis that has the queues."""
+        return self._table().get("broker")
 
     @property
     def epoch(self) -> str:

@@ -45,9 +45,10 @@ class Ending:
         self.ask()
 
 
-def run(home: StreamHome, ending: Ending) -> None:
+def run(home: StreamHome, ending: Ending, *, accept: bool = False) -> None:
     """Serve a stream until SIGTERM, SIGINT, or `ending` asks for it. What goes wrong is logged, and raised.
 
+    :param accept: go on although something was lost.
     :raises TrunklineError: see `queues.stream.running.serve`.
     """
     _ = home.spec  # is it a stream? Nothing is made where there is none
@@ -55,7 +56,7 @@ def run(home: StreamHome, ending: Ending) -> None:
         try:
             from queues.stream.running import serve
 
-            serve(home, ending.asked, SystemClock())
+            serve(home, ending.asked, SystemClock(), accept=accept)
         except TrunklineError as error:
             log.error("%s", error)
             raise
