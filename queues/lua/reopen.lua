@@ -11,9 +11,10 @@ for number = 1, #back, 2 do
   redis.call('ZADD', key('lease'), whole(tonumber(back[number + 1]) - 1e12), batch)
   count(batch, 'applied', 'leased')
 end
-if #back > 0 then
-  ring('back')
-elseif tonumber(redis.call('HGET', KEYS[1], 'step') or '0') > tonumber(ARGV[3]) then
-  redis.call('HSET', KEYS[1], 'step', ARGV[3])
+if #back > 0 then ring('back') end
+if #back < 1000 then  -- all of them
+  for _, mark in ipairs({'step', 'released'}) do
+    if tonumber(redis.call('HGET', KEYS[1], mark) or '0') > tonumber(ARGV[3]) then redis.call('HSET', KEYS[1], mark, ARGV[3]) end
+  end
 end
 return #back / 2

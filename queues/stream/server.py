@@ -77,7 +77,7 @@ class ParameterServer:
         self.home, self.spec, self.queues, self.store, self.clock = home, spec, queues, store, clock
         self.incarnation, self.tally = incarnation, Tally(clock)
         self.record = Record(home.applied, spec.store.record_bytes)
-        self._ring, self._accept = ring, accept
+        self._ring, self._accept = ring, accept or spec.store.kind == "memory"  # which forgets all at its end
         self._joiner = Joiner(spec, queues, store, clock) if spec.together.mode == "together" else None
         self._mutex = threading.RLock()
         self._known: int | None = None  # the last step that the queues know of; None: they are to be asked, and mended

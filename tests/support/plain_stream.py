@@ -247,7 +247,7 @@ class PlainStream:
             batch.place, batch.free, batch.ends, batch.aside = "lease", True, batch.step - 1e12, False
             batch.reason, self.bell = "the store went back to a step before it", True
             self._in_again(batch.queue)
-        self.step = min(self.step, step)
+        self.step, self.released = min(self.step, step), min(self.released, step)
         return len(back)
 
     def adopt(self, queue: str, id: str, step: int, attempt: int, kept: Kept) -> int | None:
