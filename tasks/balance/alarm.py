@@ -4,7 +4,7 @@ Pure functions: a state goes in and out, numbers for JSON. An alarm is told once
 may then start again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated
@@ -43,8 +43,16 @@ class Alarm:
         return f"the score of {self.tasks[0]} is {self.value:.3g} below its best of step {self.since}"
 
 
-def heard(watch: Watch, state: State, row: Row) -> tuple[State, Alarm | None]:
-    """A cosine was measured. One between `watch.cosine` and zero neither counts nor ends a count."""
+def heard(watch: Watch, state: State, rows: Iterable[Row]) -> tuple[State, list[Alarm]]:
+    """Cosines were measured. One between `watch.cosine` and zero neither counts nor ends a count."""
+    alarms = []
+    for row in rows:
+        state, alarm = _heard(watch, state, row)
+        alarms += [alarm] if alarm else []
+    return state, alarms
+
+
+def _heard(watch: Watch, state: State, row: Row) -> tuple[State, Alarm | None]:
     pair = f"{row.one}/{row.other}"
     if row.cosine >= 0:
         return _without(state, f"cosine/count/{pair}", f"cosine/since/{pair}"), None

@@ -7,8 +7,11 @@ from pydantic import Field
 
 from tasks.balance.rule import Floats, Rule, Seen, State, Weighed
 
-TURNS = 500
-"""Newton's method takes some ten; a hundred where gradients are almost opposite."""
+TURNS = 200
+"""Newton's method takes some ten, and forty where gradients are almost opposite."""
+
+HALVINGS = 20
+"""Of one step."""
 
 RIDGE = 1e-10
 """Of the diagonal, added: with opposite gradients there is no solution. The sum is then rounding, and counts as none."""
@@ -49,20 +52,23 @@ def alpha_fair(gramian: Floats, alpha: float) -> Floats:
     for _ in range(TURNS):
         slope = matrix @ w - w ** (-1 / alpha)
         step = np.asarray(np.linalg.solve(matrix + np.diag(w ** (-1 / alpha - 1) / alpha), -slope), np.float64)
-        if float(np.abs(step / w).max()) < 1e-12:
+        share = _damped(matrix, alpha, w, step, float(slope @ step))
+        w = np.asarray(w + share * step)
+        if share == 0 or float(np.abs(step / w).max()) < 1e-12:
             break
-        w = np.asarray(w + _damped(matrix, alpha, w, step, float(slope @ step)) * step)
     return np.asarray(w * scale ** (-alpha / (1 + alpha)))
 
 
 def _damped(matrix: Floats, alpha: float, w: Floats, step: Floats, fall: float) -> float:
-    """Share of a step."""
+    """Share of a step; 0: the function does not fall any more, but for rounding."""
     back = float((-step / w).max())
     share = 1.0 if back < 0.95 else 0.95 / back
     now = _potential(matrix, alpha, w)
-    while share > 1e-12 and _potential(matrix, alpha, w + share * step) > now + 1e-4 * share * fall + 1e-15 * abs(now):
+    for _ in range(HALVINGS):
+        if _potential(matrix, alpha, w + share * step) <= now + 1e-4 * share * fall:
+            return share
         share /= 2
-    return share
+    return 0.0
 
 
 def _potential(matrix: Floats, alpha: float, w: Floats) -> float:

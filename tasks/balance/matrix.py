@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tasks.balance.rule import Floats, Gradients
+from tasks.balance.rule import Combined, Floats, Gradients
 from trunkline.errors import Reason, RefusedValue
 
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ class Row:
     def table(self) -> dict[str, int | str | float]:
         """As JSON data."""
         return {"step": self.step, "one": self.one, "other": self.other, "cosine": self.cosine}
+
+
+def told(combined: Combined, step: int) -> list[Row]:
+    """Of the tasks of a step whose gradients were combined, which has their inner products anyway."""
+    return [Row(step, one, other, cosine) for (one, other), cosine in combined.cosines.items()]
 
 
 def exact(gradients: Gradients, step: int) -> list[Row]:
@@ -78,5 +83,5 @@ def _pairs(tasks: list[str], products: Floats, step: int) -> Iterator[Row]:
     for i, one in enumerate(tasks):
         for j in range(i + 1, len(tasks)):
             if lengths[i] > 0 and lengths[j] > 0:
-                cosine = float(products[i, j] / lengths[i] / lengths[j])
+                cosine = float(products[i, j] / (lengths[i] * lengths[j]))
                 yield Row(step, one, tasks[j], min(1.0, max(-1.0, cosine)))

@@ -52,6 +52,11 @@ class Seen:
         """(K,), of the gradients."""
         return np.sqrt(np.diag(self.gramian))
 
+    def cosines(self) -> dict[tuple[str, str], float]:
+        """Of the gradients of each two tasks."""
+        found = np.clip(self.gramian / np.outer(self.norms, self.norms), -1.0, 1.0)
+        return {(one, self.tasks[j]): float(found[i, j]) for i, one in enumerate(self.tasks) for j in range(i + 1, len(self.tasks))}
+
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
@@ -68,6 +73,7 @@ class Combined:
     gradient: Mapping[str, "Tensor"] = field(repr=False)  # of the shared parameters, float32, every name that a task has
     weights: Mapping[str, float]  # what the gradient of each task was multiplied by
     heads: Mapping[str, float]  # what the gradient of each task's head should be multiplied by
+    cosines: Mapping[tuple[str, str], float]  # of each two tasks whose gradients are not zero, in the order of their names
     stretch: float  # how much longer it was made, to be as long as the mean; 0: no direction suits all tasks
     state: State
 
@@ -114,7 +120,8 @@ class Rule(Choice):
         weights, stretch = self._stretched(found.weights, seen.gramian)
         of_task = dict.fromkeys(sorted(gradients), 0.0) | dict(zip(seen.tasks, weights.tolist(), strict=True))
         heads = dict.fromkeys(sorted(gradients), 1.0) | self._heads(seen.tasks, found.weights)
-        return Combined(sums.mixed(gradients, of_task, names), of_task, heads, stretch, {**state, **found.changed})
+        mixed = sums.mixed(gradients, of_task, names)
+        return Combined(mixed, of_task, heads, seen.cosines(), stretch, {**state, **found.changed})
 
     def _stretched(self, weights: Floats, gramian: Floats) -> tuple[Floats, float]:
         """The weights as they are applied, and how much longer that made the sum."""
@@ -127,7 +134,7 @@ class Rule(Choice):
             return np.zeros_like(weights), 0.0
         if self.norm == "own":
             return weights, 1.0
-        of_mean = _length(lengths / len(lengths), cosines)
+        of_mean = _length(np.full(len(lengths), 1 / len(lengths)) * lengths, cosines)
         if len(weights) == 1:
             return np.sign(weights), of_mean / length  # the gradient itself, bit for bit
         return weights * (of_mean / length), of_mean / length

@@ -13,8 +13,8 @@ WATCH = Watch(cosine=-0.1, rows=3, margin=0.05, looks=2)
 def told(cosines: list[float], state: State | None = None) -> tuple[State, list[Alarm | None]]:
     state, alarms = state or {}, []
     for step, cosine in enumerate(cosines):
-        state, alarm = heard(WATCH, state, Row(step, "a", "b", cosine))
-        alarms.append(alarm)
+        state, found = heard(WATCH, state, [Row(step, "a", "b", cosine)])
+        alarms.append(found[0] if found else None)
     return state, alarms
 
 
@@ -39,13 +39,15 @@ def test_a_little_below_zero_neither_counts_nor_ends_the_count() -> None:
 
 
 def test_pairs_are_counted_apart() -> None:
-    state: State = {}
-    for step in range(2):
-        for pair in (("a", "b"), ("a", "c")):
-            state, alarm = heard(WATCH, state, Row(step, *pair, -0.9))
-            assert alarm is None
-    state, alarm = heard(WATCH, state, Row(2, "a", "c", -0.9))
-    assert alarm is not None and alarm.tasks == ("a", "c") and ringing(WATCH, state) == [("a", "c")]
+    rows = [Row(step, "a", other, -0.9) for step in range(2) for other in "bc"]
+    state, alarms = heard(WATCH, {}, rows)
+    assert alarms == []
+    state, alarms = heard(WATCH, state, [Row(2, "a", "c", -0.9)])
+    assert [alarm.tasks for alarm in alarms] == [("a", "c")] and ringing(WATCH, state) == [("a", "c")]
+    assert heard(WATCH, {}, [*rows, *(Row(2, "a", other, -0.9) for other in "bc")])[1] == [
+        Alarm(2, 0, ("a", "b"), -0.9),
+        Alarm(2, 0, ("a", "c"), -0.9),
+    ]
 
 
 def scores(found: list[float]) -> tuple[State, list[Alarm | None]]:
@@ -84,10 +86,10 @@ def test_a_score_that_is_not_finite_is_below_the_best_and_never_the_best() -> No
 
 def test_the_state_is_json_and_is_not_changed_in_place() -> None:
     state: State = {}
-    state, _ = heard(WATCH, state, Row(1, "a", "b", -0.5))
+    state, _ = heard(WATCH, state, [Row(1, "a", "b", -0.5)])
     state, _ = scored(WATCH, state, "a", 1, 0.25)
     assert json.loads(json.dumps(state)) == state
     before = dict(state)
-    heard(WATCH, state, Row(2, "a", "b", 0.5))
+    heard(WATCH, state, [Row(2, "a", "b", 0.5)])
     scored(WATCH, state, "a", 2, 0.5)
     assert state == before

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tasks.balance.matrix import Sketches, estimated, exact, met
+from tasks import balance
+from tasks.balance.matrix import Sketches, estimated, exact, met, told
 from tasks.balance.sketch import SIZE, sketch
 from tests.support import plain_balance
 from trunkline.errors import RefusedValue
@@ -49,6 +50,12 @@ def test_exact_cosines_are_those_of_whole_gradients() -> None:
     assert found[0].table() == {"step": 7, "one": "a", "other": "b", "cosine": found[0].cosine}
 
 
+def test_a_step_of_a_rule_has_the_cosines_too() -> None:
+    gradients = {"b": gradient(0), "a": blended(gradient(0), gradient(1), -0.5), "still": {}}
+    combined = balance.find("upgrad").combine(gradients, dict.fromkeys(gradients, 1.0), dict.fromkeys(gradients, 8), {}, 0)
+    assert told(combined, 7) == exact(gradients, 7)
+
+
 def test_exact_cosines_of_very_long_and_very_short_gradients() -> None:
     short = {"w": torch.tensor([1e-20, 2e-20])}
     long = {"w": torch.tensor([-1e30, -2e30])}
@@ -61,8 +68,9 @@ def test_float32_sums_would_lose_what_float64_keeps() -> None:
     one[0] = 1e2
     other = one.clone()
     other[0] = -1e2
-    wanted = cosine(one.double().numpy(), other.double().numpy())
-    assert exact({"a": {"w": one}, "b": {"w": other}}, 0)[0].cosine == pytest.approx(wanted, abs=1e-13)
+    small = float(one[1]) ** 2 * (len(one) - 1)
+    found = exact({"a": {"w": one}, "b": {"w": other}}, 0)[0].cosine
+    assert 1 + found == pytest.approx(2 * small / (1e4 + small), rel=1e-3)
 
 
 # -- sketches ----------------------------------------------------------------------------------------------------------
