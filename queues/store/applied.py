@@ -14,6 +14,9 @@ from pathlib import Path
 from trunkline.errors import DamagedFile
 from trunkline.files import replacing, storage, write_all
 
+REMEMBERED = 1 << 14
+"""Batches that are not forgotten though a checkpoint covers them: a queue set back to an older copy gives them out again."""
+
 
 class Applied:
     """The list of one store.
@@ -25,7 +28,8 @@ class Applied:
 
     def __init__(self, path: Path, batches: Mapping[str, int], rounds: Mapping[str, int]) -> None:
         self.path = path
-        self.batches, self.rounds = dict(batches), dict(rounds)
+        self.batches = dict(sorted(batches.items(), key=lambda item: item[1]))  # the oldest first
+        self.rounds = dict(rounds)
         self._handle = -1
         self._rewrite()
 
@@ -65,9 +69,11 @@ class Applied:
         self.rounds |= dict.fromkeys(rounds, step)
 
     def forget(self, step: int) -> None:
-        """Leave out batches up to a step: no queue knows them any more."""
-        if any(at <= step for at in self.batches.values()):
-            self.batches = {name: at for name, at in self.batches.items() if at > step}
+        """Leave out batches up to a step, but for the newest ones."""
+        old = len(self.batches) - REMEMBERED
+        kept = {name: at for number, (name, at) in enumerate(self.batches.items()) if at > step or number >= old}
+        if len(kept) < len(self.batches):
+            self.batches = kept
             self._rewrite()
 
     def close(self) -> None:

@@ -16,8 +16,8 @@ from queues.store.store import Rows, Sent, Verdict
 from queues.stream.spec import StreamSpec
 from trunkline.errors import QueueFull
 
-VERDICTS = 4096
-"""How many are remembered."""
+VERDICTS, REMEMBERED = 4096, 1 << 16
+"""Verdicts, and applied batches, that are remembered."""
 
 
 class MemoryStore:
@@ -74,6 +74,8 @@ class MemoryStore:
             self._mover.move(self._slot, self._slot, step)
             self._step += 1
             self._applied |= {sent.batch: self._step for sent in gradients}
+            while len(self._applied) > REMEMBERED:
+                del self._applied[next(iter(self._applied))]
             return self._step
 
     @torch.no_grad()

@@ -1,6 +1,6 @@
 """What a store goes on from when its server starts: the mapped file, else the newest good checkpoint, else what was given."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -54,11 +54,20 @@ class Recovery:
     :param applied: of the list of what was applied.
     :param table: as a new file would have it.
     :param parameters: where what is new begins.
+    :param reach: called with the name of each point that a killed process may have come to; for tests.
     """
 
-    def __init__(self, path: Path, applied: Path, table: Table, parameters: Mapping[str, Tensor], checkpoints: Checkpoints) -> None:
+    def __init__(
+        self,
+        path: Path,
+        applied: Path,
+        table: Table,
+        parameters: Mapping[str, Tensor],
+        checkpoints: Checkpoints,
+        reach: Callable[[str], None],
+    ) -> None:
         self._path, self._applied, self._table = path, applied, table
-        self._parameters, self._checkpoints = parameters, checkpoints
+        self._parameters, self._checkpoints, self._reach = parameters, checkpoints, reach
 
     def run(self) -> Found:
         """:raises Conflict: there is a store of another epoch.
@@ -86,12 +95,12 @@ class Recovery:
         return mapped.sane()
 
     def _from_map(self, step: int, table: Table, active: int) -> Found:
-        applied = Applied(self._applied, *Applied.load(self._applied, step))
-        begun: tuple[str, ...] = ()
-        if table != self._table:  # another head, another optimiser, other room
-            values = Mapped(self._path, write=True).slot(active).tensors()
-            begun = self._make(step, values)
-        return Found(Recovered("map", step, begun=begun), applied)
+        batches, rounds = Applied.load(self._applied, step)
+        if table == self._table:
+            return Found(Recovered("map", step), Applied(self._applied, batches, rounds))
+        values = Mapped(self._path, write=True).slot(active).tensors()  # another head, another optimiser, other room
+        begun = _check(self._table.layout, values, self._path)
+        return Found(Recovered("map", step, begun=begun), self._make(step, values, batches, rounds))
 
     def _from_checkpoint(self, why: str | None, was: int | None) -> Found:
         for step in reversed(self._checkpoints.steps()):
@@ -103,18 +112,22 @@ class Recovery:
                 continue
             with file:
                 values = {name: torch.from_numpy(file.read(name)) for name in file}
-            applied = Applied(self._applied, state.applied, state.rounds)
-            begun = self._make(step, values)
-            return Found(Recovered("checkpoint", step, why or "the mapped file is not there", was, begun), applied)
-        applied = Applied(self._applied, {}, {})
-        make(self._path, self._table, 0, lambda slot: _fill(slot, {}, self._parameters))
-        return Found(Recovered("new" if why is None else "parameters", 0, why, was), applied)
+            begun = _check(self._table.layout, values, self._path)
+            recovered = Recovered("checkpoint", step, why or "the mapped file is not there", was, begun)
+            return Found(recovered, self._make(step, values, state.applied, state.rounds))
+        recovered = Recovered("new" if why is None else "parameters", 0, why, was)
+        return Found(recovered, self._make(0, {}, {}, {}))
 
-    def _make(self, step: int, values: Mapping[str, Tensor]) -> tuple[str, ...]:
-        """Put a file of these values in place; tell what begins now."""
-        begun = _check(self._table.layout, values, self._path)
-        make(self._path, self._table, step, lambda slot: _fill(slot, values, self._parameters))
-        return begun
+    def _make(self, step: int, values: Mapping[str, Tensor], batches: Mapping[str, int], rounds: Mapping[str, int]) -> Applied:
+        """Put the list and then a file of these values in place."""
+        applied = Applied(self._applied, batches, rounds)
+        self._reach("list in place")
+        try:
+            make(self._path, self._table, step, lambda slot: _fill(slot, values, self._parameters))
+        except BaseException:
+            applied.close()
+            raise
+        return applied
 
 
 def _check(layout: Layout, values: Mapping[str, Tensor], path: Path) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from queues.store.slabs import Slabs
 from queues.store.store import Rows, Sent, Verdict
 from queues.stream.spec import StreamSpec
 from trunkline.errors import DamagedFile, Fenced
-from trunkline.files import Lock, storage
+from trunkline.files import Lock, discard, storage
 
 MAP, APPLIED, SLABS, CHECKPOINTS = "map", "applied.log", "slabs", "checkpoints"
 
@@ -87,7 +87,10 @@ class FileWriter:
         self.layout = layout
         self._mover = Mover(spec, layout)
         self._checkpoints = Checkpoints(self.folder / CHECKPOINTS, epoch, spec.store.checkpoints, self._reach)
-        found = Recovery(self.folder / MAP, self.folder / APPLIED, table, parameters, self._checkpoints).run()
+        for path in self.folder.rglob(".*.tmp"):  # of a writer that was killed
+            discard(path)
+        places = (self.folder / MAP, self.folder / APPLIED)
+        found = Recovery(*places, table, parameters, self._checkpoints, self._reach).run()
         self.recovered = found.recovered
         self._applied = found.applied
         self._slabs = Slabs(self.folder / SLABS, slabs, slab_bytes)
