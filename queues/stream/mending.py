@@ -8,14 +8,14 @@ import logging
 
 from queues.queue import Claim
 from queues.store.store import StoreWriter, Verdict
-from queues.stream.record import Record
+from queues.stream.recording import RecordWriter
 from queues.writer import Marks, QueueWriter
 from trunkline.errors import Conflict
 
 log = logging.getLogger(__name__)
 
 
-def mend(queues: QueueWriter, store: StoreWriter, record: Record, marks: Marks, *, accept: bool = False) -> None:
+def mend(queues: QueueWriter, store: StoreWriter, record: RecordWriter, marks: Marks, *, accept: bool = False) -> None:
     """Bring queues and record to what the store knows.
 
     :param marks: how far the queues are.
@@ -41,7 +41,7 @@ def _take_back(queues: QueueWriter, store: StoreWriter, marks: Marks, accept: bo
     log.warning("the store is at step %d, the queues knew of %d: %d batches come back", store.step, marks.step, count)
 
 
-def _bring_forward(queues: QueueWriter, store: StoreWriter, record: Record, marks: Marks, accept: bool) -> None:
+def _bring_forward(queues: QueueWriter, store: StoreWriter, record: RecordWriter, marks: Marks, accept: bool) -> None:
     entries = list(record.since(marks.step - 1))
     known = {entry.step for entry in entries}
     settled = _settle(queues, store)

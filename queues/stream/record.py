@@ -15,20 +15,12 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from trunkline.errors import DamagedFile
-from trunkline.files import discard, storage, sync_folder, write_all
-
-SEGMENTS = 16
-"""Parts that the record has when it is full: the oldest of them goes at once."""
-
-SEGMENT_LEAST = 1 << 20
-"""Bytes of a part at least."""
 
 _FRAME = struct.Struct(">II")
 _HEAD = struct.Struct(">I")
@@ -84,127 +76,26 @@ _NAMES = [name for name in Entry.__slots__ if name not in ("samples", "stamps")]
 
 
 class Record:
-    """The record of one stream, in a folder. One thread writes, any may read.
+    """The record of one stream, in a folder, to be read; its server may be writing meanwhile."""
 
-    :param most: bytes that are kept, about; 0: nothing is written.
-    :raises StorageFailed: the folder cannot be written.
-    """
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
-    def __init__(self, folder: Path, most: int) -> None:
-        self.folder, self._most = folder, most
-        self._handle: int | None = None
-        self._size = self._before = 0
-        with storage(folder):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self._parts():
-            self._cut_torn(self._parts()[-1])
-
-    # -- writing -------------------------------------------------------------------------------------------------------
-
-    def append(self, entries: Sequence[Entry]) -> None:
-        """Write what a step is about to apply.
-
-        :raises StorageFailed: the disk refused; nothing was written.
-        """
-        if not self._most:
-            return
-        with storage(self.folder):
-            handle = self._open(entries[0].step)
-            frames = b"".join(entry.encode() for entry in entries)
-            try:
-                write_all(handle, frames)
-            except OSError:
-                os.ftruncate(handle, self._size)
-                raise
-            self._before, self._size = self._size, self._size + len(frames)
-
-    def cut(self, step: int) -> int:
-        """Forget what was not applied after all: everything beyond a step; return how many entries."""
-        self._close()
-        gone = 0
-        for part in reversed(self._parts()):
-            kept = 0
-            for end, entry in _frames(part, last=True):
-                if entry.step <= step:
-                    kept = end
-                else:
-                    gone += 1
-            with storage(part):
-                if kept:
-                    os.truncate(part, kept)
-                    break
-                discard(part)
-        return gone
-
-    def undo(self) -> None:
-        """Forget what was written last: the store did not move."""
-        if self._handle is not None:
-            with storage(self.folder):
-                os.ftruncate(self._handle, self._before)
-            self._size = self._before
-
-    def sync(self) -> None:
-        """Make what was written survive a power cut."""
-        if self._handle is not None:
-            with storage(self.folder):
-                os.fsync(self._handle)
-
-    def prune(self, covered: int) -> None:
-        """Let the oldest parts go while all are too large together, but nothing beyond a step."""
-        parts = self._parts()
-        total = sum(part.stat().st_size for part in parts)
-        for part, following in pairwise(parts):
-            if total <= self._most or _first(following) > covered:
-                return
-            total -= part.stat().st_size
-            discard(part)
-
-    def close(self) -> None:
-        """Close the file; what was written is on the disk."""
-        self.sync()
-        self._close()
-
-    def _open(self, step: int) -> int:
-        if self._handle is not None and self._size >= max(SEGMENT_LEAST, self._most // SEGMENTS):
-            self.sync()
-            self._close()
-            path = self.folder / f"{step:020d}.log"
-        else:
-            parts = self._parts()
-            path = parts[-1] if parts else self.folder / f"{step:020d}.log"
-        if self._handle is None:
-            self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            self._size = self._before = os.fstat(self._handle).st_size
-            sync_folder(self.folder)
-        return self._handle
-
-    def _close(self) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
-
-    def _parts(self) -> list[Path]:
+    @property
+    def parts(self) -> list[Path]:
+        """Its files, oldest first."""
         return sorted(self.folder.glob("[0-9]*.log"))
-
-    def _cut_torn(self, part: Path) -> None:
-        """The end of what was being written when the power went."""
-        end = max((end for end, _ in _frames(part, last=True)), default=0)
-        with storage(part):
-            if part.stat().st_size > end:
-                os.truncate(part, end)
-
-    # -- reading -------------------------------------------------------------------------------------------------------
 
     def since(self, step: int) -> Iterator[Entry]:
         """What was applied beyond a step, in order.
 
         :raises DamagedFile: a part is not what was written.
         """
-        parts = self._parts()
+        parts = self.parts
         for place, part in enumerate(parts):
             last = place == len(parts) - 1
-            if last or _first(parts[place + 1]) > step:
-                yield from (entry for _, entry in _frames(part, last=last) if entry.step > step)
+            if last or first_of(parts[place + 1]) > step:
+                yield from (entry for _, entry in frames(part, last=last) if entry.step > step)
 
     def of(self, step: int) -> tuple[Entry, ...]:
         """What was applied at a step; none: it is not in the record, or no longer."""
@@ -222,8 +113,8 @@ class Record:
 
     def last_state(self) -> Mapping[str, float]:
         """What the rule that combines tasks remembers; empty where none does."""
-        for part in reversed(self._parts()):
-            states = [entry.state for _, entry in _frames(part, last=True) if entry.state is not None]
+        for part in reversed(self.parts):
+            states = [entry.state for _, entry in frames(part, last=True) if entry.state is not None]
             if states:
                 return states[-1]
         return {}
@@ -231,25 +122,25 @@ class Record:
     @property
     def first(self) -> int | None:
         """The oldest step that is kept; None: none is."""
-        parts = self._parts()
-        return next((entry.step for part in parts for _, entry in _frames(part, last=part == parts[-1])), None)
+        parts = self.parts
+        return next((entry.step for part in parts for _, entry in frames(part, last=part == parts[-1])), None)
 
     @property
     def last(self) -> int | None:
         """The newest step; None: none is kept."""
-        for part in reversed(self._parts()):
-            steps = [entry.step for _, entry in _frames(part, last=True)]
+        for part in reversed(self.parts):
+            steps = [entry.step for _, entry in frames(part, last=True)]
             if steps:
                 return steps[-1]
         return None
 
 
-def _first(part: Path) -> int:
+def first_of(part: Path) -> int:
     """The step that a part begins with."""
     return int(part.stem)
 
 
-def _frames(part: Path, *, last: bool) -> Iterator[tuple[int, Entry]]:
+def frames(part: Path, *, last: bool) -> Iterator[tuple[int, Entry]]:
     """Each entry of a part, and where its frame ends.
 
     :param last: whether it is the newest: its end may be in the making, and is left out.

@@ -26,7 +26,8 @@ from queues.queue import Outcome
 from queues.store.store import Sent, Verdict
 from queues.stream.home import StreamHome
 from queues.stream.mending import mend
-from queues.stream.record import Entry, Record
+from queues.stream.record import Entry
+from queues.stream.recording import RecordWriter
 from queues.stream.seeds import dropout_seed
 from queues.stream.spec import StreamSpec
 from queues.stream.tally import Tally
@@ -76,7 +77,7 @@ class ParameterServer:
     ) -> None:
         self.home, self.spec, self.queues, self.store, self.clock = home, spec, queues, store, clock
         self.incarnation, self.tally = incarnation, Tally(clock)
-        self.record = Record(home.applied, spec.store.record_bytes)
+        self.record = RecordWriter(home.applied, spec.store.record_bytes)
         self._ring, self._accept = ring, accept or spec.store.kind == "memory"  # which forgets all at its end
         self._joiner = Joiner(spec, queues, store, clock) if spec.together.mode == "together" else None
         self._mutex = threading.RLock()

@@ -14,7 +14,7 @@ from queues.store.store import Rows, Sent, StoreWriter
 from queues.stream.record import Entry, Record
 from queues.stream.seeds import dropout_seed
 from queues.stream.spec import StreamSpec
-from tasks.balance import find
+from tasks.balance import Rule, find
 from trunkline.clock import Clock
 
 
@@ -79,17 +79,7 @@ class Joiner:
 
         :raises RefusedValue: a gradient is not finite, or of another shape.
         """
-        shared = {sent.task: self._shared(sent) for sent in gradients}
-        step = self.store.step + 1
-        found = self._rule.combine(
-            shared,
-            {sent.task: sent.loss for sent in gradients},
-            {sent.task: sent.samples for sent in gradients},
-            self._state,
-            dropout_seed(self.spec.learning.seed, "rule", str(step)),
-        )
-        scaled = tuple(_with_head(sent, found.heads[sent.task]) for sent in gradients)
-        return Joined(scaled, found.gradient, found.weights, found.state)
+        return join(self._rule, self.store.layout, gradients, self._state, self.store.step + 1, self.spec.learning.seed)
 
     def wrong(self, sent: Sent) -> str | None:
         """Why a gradient cannot be combined with others; None: it can."""
@@ -117,14 +107,33 @@ class Joiner:
         """For people, as JSON values."""
         return {"rule": str(self._rule), "weights": dict(self._weights), "waits_for": list(self._waiting)}
 
-    def _shared(self, sent: Sent) -> dict[str, Tensor]:
-        found = {name: tensor for name, tensor in sent.tensors.items() if name.startswith(SHARED)}
-        return {name: self._whole(name, tensor) for name, tensor in found.items()}
 
-    def _whole(self, name: str, tensor: Tensor | Rows) -> Tensor:
-        if isinstance(tensor, Tensor):
-            return tensor
-        return tensor.values.new_zeros(self.store.layout.shapes[name]).index_copy_(0, tensor.index, tensor.values)
+def join(rule: Rule, layout: Layout, gradients: tuple[Sent, ...], state: Mapping[str, float], step: int, seed: int) -> Joined:
+    """Combine the shared parts of one gradient of each task.
+
+    :param state: what the rule remembers.
+    :param step: that they will make.
+    :param seed: of the stream.
+    :raises RefusedValue: a gradient is not finite, or of another shape.
+    """
+    found = rule.combine(
+        {sent.task: _shared(sent, layout) for sent in gradients},
+        {sent.task: sent.loss for sent in gradients},
+        {sent.task: sent.samples for sent in gradients},
+        state,
+        dropout_seed(seed, "rule", str(step)),
+    )
+    scaled = tuple(_with_head(sent, found.heads[sent.task]) for sent in gradients)
+    return Joined(scaled, found.gradient, found.weights, found.state)
+
+
+def _shared(sent: Sent, layout: Layout) -> dict[str, Tensor]:
+    found = {name: tensor for name, tensor in sent.tensors.items() if name.startswith(SHARED)}
+    return {name: tensor if isinstance(tensor, Tensor) else _whole(tensor, layout.shapes[name]) for name, tensor in found.items()}
+
+
+def _whole(rows: Rows, shape: tuple[int, ...]) -> Tensor:
+    return rows.values.new_zeros(shape).index_copy_(0, rows.index, rows.values)
 
 
 def has_work(found: Stats) -> bool:

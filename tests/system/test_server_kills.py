@@ -113,7 +113,7 @@ class Rig:
             return False
 
     def entries(self) -> list[Entry]:
-        return list(Record(self.home.applied, 1 << 30).since(0))
+        return list(Record(self.home.applied).since(0))
 
     def check(self) -> None:
         """Everything that was pushed is where it should be, and did what a plain loop does."""
