@@ -30,9 +30,10 @@ PUSH_SECONDS = 10.0
 
 
 @contextmanager
-def asked(stream: str | None) -> "Iterator[Ask]":
+def asked(stream: str | None, answer: float | None = None) -> "Iterator[Ask]":
     """Calls to the server of a stream.
 
+    :param answer: seconds that an answer may take; None: as usual.
     :raises NotFound: there is no such stream.
     :raises UsageError: there are several, and none was named.
     """
@@ -43,7 +44,7 @@ def asked(stream: str | None) -> "Iterator[Ask]":
 
     def ask(method: str, path: str, body: bytes | str | None = None, **query: Any) -> Any:
         target = "/".join(quote(part, safe="") for part in path.split("/"))
-        return client.call(method, f"/v1/{target}", body, query=query)
+        return client.call(method, f"/v1/{target}", body, query=query, seconds=answer)
 
     yield ask
 
@@ -57,12 +58,12 @@ def push(
     first: Annotated[int, Option(metavar="N", help="Number of the first sample at that producer, from 1 on.")] = 1,
 ) -> Result:
     """Push samples. A queue without room is waited for, for 10 seconds or `--timeout`."""
-    from queues.stream import asking
+    from queues.stream.pushing import push as send
     from trunkline.clock import SystemClock
 
     seconds = here().timeout or PUSH_SECONDS
     with asked(stream) as ask:
-        return asking.push(ask, task, file, producer=producer, first=first, clock=SystemClock(), seconds=seconds)
+        return send(ask, task, file, producer=producer, first=first, clock=SystemClock(), seconds=seconds)
 
 
 @verb(app)

@@ -29,7 +29,7 @@ CREATE_LIMIT = 64 << 20
 PUSH_LIMIT = 16 << 20
 """Bytes of one push; the stream's server has a limit of its own."""
 
-LONG = 3600.0
+LONG = 24 * 3600.0
 """Seconds that an answer is waited for which takes reading all that was recorded."""
 
 

@@ -192,6 +192,25 @@ def conflicts(
 
 
 @verb(app)
+def lineage(
+    name: Name,
+    most: Annotated[int, Option("--most", metavar="N", help="Batches of each stream, the newest.")] = 20,
+) -> Result:
+    """Where its parameters came from: versions of rounds, and batches of streams with their queues, newest first."""
+    from master.cli.lineage import merged
+
+    with open_master() as https:
+        found: list[dict[str, Any]] = https.call("GET", where("encoders", name, "versions"))
+        batches: dict[str, list[dict[str, Any]]] = {}
+        for stream in https.call("GET", where("streams")):
+            if stream["encoder"] == name and stream["state"] == "running":
+                target = where("streams", stream["name"], "server", "lineage")
+                batches[stream["name"]] = https.call("GET", target, query={"most": most})
+    data = {"encoder": name, "versions": found, "streams": batches}
+    return Result(data, table(merged(found, batches), ("at", "what", "of", "by", "samples", "base")))
+
+
+@verb(app)
 def rollback(name: Name, version: Number) -> Result:
     """Publish an earlier version again, as the newest. Nothing is lost: the versions between stay."""
     with open_master() as https:

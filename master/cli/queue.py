@@ -31,9 +31,11 @@ WATCHED = 60.0
 
 
 @contextmanager
-def asked(stream: str | None, progress: float = 3.0) -> "Iterator[Ask]":
+def asked(stream: str | None, progress: float = 3.0, answer: float | None = None) -> "Iterator[Ask]":
     """Calls to the server of a stream, through the master.
 
+    :param progress: seconds that a master which does not answer is tried for.
+    :param answer: seconds that an answer may take; None: as usual.
     :raises NotFound: there is no such stream.
     :raises UsageError: there are several, and none was named.
     """
@@ -42,7 +44,7 @@ def asked(stream: str | None, progress: float = 3.0) -> "Iterator[Ask]":
 
         def ask(method: str, path: str, body: bytes | str | None = None, **query: Any) -> Any:
             target = where("streams", name, "server", *path.split("/"))
-            return https.call(method, target, body, query=query, retry=method == "GET")
+            return https.call(method, target, body, query=query, retry=method == "GET", answer_seconds=answer)
 
         yield ask
 
@@ -65,12 +67,12 @@ def push(
     first: Annotated[int, Option(metavar="N", help="Number of the first sample at that producer, from 1 on.")] = 1,
 ) -> Result:
     """Push samples. A queue without room is waited for, for 10 seconds or `--timeout`."""
-    from queues.stream import asking
+    from queues.stream.pushing import push as send
     from trunkline.clock import SystemClock
 
     seconds = here().timeout or PUSH_SECONDS
     with asked(stream) as ask:
-        return asking.push(ask, task, file, producer=producer, first=first, clock=SystemClock(), seconds=seconds)
+        return send(ask, task, file, producer=producer, first=first, clock=SystemClock(), seconds=seconds)
 
 
 @verb(app)

@@ -135,3 +135,41 @@ def remove(name: Name) -> Result:
     with open_master() as https:
         found = https.call("DELETE", where("streams", name), retry=False)
     return Result(found, [f"{name} removed"])
+
+
+@verb(app)
+def lineage(
+    name: Name,
+    most: Annotated[int, Option("--most", metavar="N", help="Batches that are shown, the newest.")] = 20,
+    step: Annotated[int | None, Option(metavar="N", help="Only what made this step.")] = None,
+    batch: Annotated[str | None, Option(metavar="ID", help="Only this batch.")] = None,
+) -> Result:
+    """What was applied: which batch of which queue made which step, computed on which, and by whom."""
+    from master.cli.queue import asked
+    from queues.stream import asking
+
+    with asked(name) as ask:
+        return asking.lineage(ask, most, step, batch)
+
+
+@verb(app)
+def snapshot(name: Name, out: Annotated[Path, Option("--out", metavar="FILE", help="A new file, safetensors.")]) -> Result:
+    """Write the shared parameters as they are now, between two batches, to a file."""
+    from queues.stream import asking
+
+    with open_master() as https:
+        return asking.snapshot(lambda target: https.talk("GET", where("streams", name, "server", target)), out)
+
+
+@verb(app)
+def replay(
+    name: Name,
+    start: Annotated[int | None, Option(metavar="STEP", help="Of a checkpoint, or 0; without it the earliest there is.")] = None,
+    threads: Annotated[int | None, Option(metavar="N", help="Of torch; as many as the workers had.")] = None,
+) -> Result:
+    """Compute the parameters of now anew from the record of all batches, and compare them to the bit."""
+    from master.cli.queue import asked
+    from queues.stream import asking
+
+    with asked(name, answer=asking.REPLAY_SECONDS) as ask:
+        return asking.replay(ask, start, threads)

@@ -1,25 +1,19 @@
 """What both command lines ask the server of a stream, and how they show its answers. No torch, and no command line, here."""
 
-import csv
+import hashlib
 import json
-import random
-import secrets
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
 from trunkline.clock import Clock, Deadline
-from trunkline.errors import SampleError, TrunklineError, UsageError
-from trunkline.retry import persist
+from trunkline.errors import Conflict, FailedError, Reason, RefusedValue, UsageError
+from trunkline.files import replacing, storage, write_all
 from trunkline.terminal import Result, Terminal, cell, moment, pairs, span, table
 
-LINES = 1000
-"""Of one push: what one script on the server of the queues takes at once."""
-
-BYTES = 8 << 20
-"""Of one push, unless a line has more."""
+REPLAY_SECONDS = 24 * 3600.0
+"""That a replay may take."""
 
 
 class Ask(Protocol):
@@ -33,91 +27,7 @@ class Ask(Protocol):
         ...
 
 
-# -- samples -----------------------------------------------------------------------------------------------------------
-
-
-def push(ask: Ask, task: str, file: str, *, producer: str | None, first: int, clock: Clock, seconds: float) -> Result:
-    """Push all lines of a file. Where the queue has no room, it is tried again for a while.
-
-    :param file: JSON Lines, CSV or TSV; `-`: JSON Lines on standard input.
-    :param producer: None: a new name, so that a push whose answer was lost does no harm when it is sent again.
-    :param first: the number of the file's first sample at the producer.
-    :param seconds: that a queue without room is waited for, each time.
-    :raises SampleError: a line is wrong; what came before it was pushed, and the message says how much.
-    """
-    name, done, waiting = producer or f"cli-{secrets.token_hex(6)}", 0, {}
-    for line, body in _pieces(_lines(file)):
-        query = {"producer": name, "first": first + done, "line": line}
-        try:
-            told = persist(
-                lambda body=body, query=query: ask("POST", f"queues/{task}/samples", body, **query),
-                Deadline(clock, seconds, "room in the queue"),
-                random.Random(),  # noqa: S311 - jitter
-                most=1.0,
-            )
-        except TrunklineError as error:
-            if done:
-                error.message += f" {done} samples before line {line} were pushed."
-                again = f"To push the file again without them twice: --producer {name}" + (f" --first {first}" if first > 1 else "")
-                error.hint = f"{error.hint} {again}." if error.hint else f"{again}."
-            raise
-        done, waiting = done + told["samples"], told["waiting"]
-    data = {"task": task, "samples": done, "waiting": waiting, "producer": name, "next": first + done}
-    depth = ", ".join(f"{one} {count}" for one, count in waiting.items())
-    return Result(data, [f"{done} samples pushed" + (f"; waiting: {depth}" if depth else "")])
-
-
-@contextmanager
-def _open(file: str) -> Iterator[Any]:
-    if file == "-":
-        yield sys.stdin.buffer
-        return
-    path = Path(file)
-    if not path.is_file():
-        raise UsageError(f"`FILE` should be a file of samples, or - for standard input, found none at {file}.")
-    with path.open("rb") as opened:
-        yield opened
-
-
-def _lines(file: str) -> Iterator[bytes]:
-    """Lines of JSON, one for each line of the file, so that numbers of lines are the file's own."""
-    form = {".csv": ",", ".tsv": "\t"}.get(Path(file).suffix.lower())
-    if form is not None:
-        yield from _cells(Path(file), form)
-        return
-    with _open(file) as opened:
-        for line in opened:
-            yield line if line.endswith(b"\n") else line + b"\n"
-
-
-def _cells(path: Path, delimiter: str) -> Iterator[bytes]:
-    if not path.is_file():
-        raise UsageError(f"`FILE` should be a file of samples, found none at {path}.")
-    with path.open(encoding="utf-8-sig", newline="") as opened:
-        reader = csv.DictReader(opened, delimiter=delimiter, strict=True)
-        try:
-            yield b"\n"  # the names of the columns
-            before = reader.line_num or 1
-            for row in reader:
-                if None in row:
-                    raise SampleError(f"`{path}`, line {reader.line_num}: should have as many cells as the first line, found more.")
-                yield b"\n" * (reader.line_num - before - 1) + json.dumps(row, ensure_ascii=False).encode() + b"\n"
-                before = reader.line_num
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise SampleError(f"`{path}`, line {reader.line_num}: should be a row of cells, found: {error}.") from None
-
-
-def _pieces(lines: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Lines in bodies of a size that a server takes, each with the number of its first line."""
-    number, piece, size, first = 1, list[bytes](), 0, 1
-    for line in lines:
-        if piece and (len(piece) == LINES or size + len(line) > BYTES):
-            yield first, b"".join(piece)
-            piece, size, first = [], 0, number
-        piece.append(line)
-        size, number = size + len(line), number + line.count(b"\n")
-    if any(line.strip() for line in piece):
-        yield first, b"".join(piece)
+# -- queues ------------------------------------------------------------------------------------------------------------
 
 
 def peek(ask: Ask, task: str, most: int) -> Result:
@@ -126,8 +36,6 @@ def peek(ask: Ask, task: str, most: int) -> Result:
     rows = [{**one, "input": one.get("inputs") or one.get("problem")} for one in found]
     return Result(found, table(rows, ("label", "numbers", "input"), "none wait"))
 
-
-# -- queues ------------------------------------------------------------------------------------------------------------
 
 COLUMNS = ("task", "state", "waiting", "oldest", "in/s", "applied/s", "pushed", "applied", "out", "dead")
 
@@ -222,6 +130,62 @@ def _row(one: dict[str, Any], found: dict[str, Any], scores: dict[str, Any]) -> 
     """A queue, and what its task learned."""
     task = ((found["store"] or {}).get("tasks") or {}).get(one["task"], {})
     return {**shown(one), "updates": task.get("batches"), "loss": task.get("loss"), "score": scores.get(one["task"])}
+
+
+def lineage(ask: Ask, most: int, step: int | None = None, batch: str | None = None) -> Result:
+    """What was applied, newest first."""
+    found = ask("GET", "lineage", most=most, step=step, batch=batch)
+    return Result(found, lineage_lines(found))
+
+
+def lineage_lines(found: Sequence[dict[str, Any]]) -> list[str]:
+    """Steps of a stream, for people; those that a round made have its name."""
+    rows = [{**one, "at": moment(one["at"]), "queue": one["task"] or "(a round)"} for one in found]
+    columns = ("step", "queue", "batch", "samples", "attempt", "base", "staleness", "loss", "worker", "at")
+    return table(rows, columns, "nothing was applied yet")
+
+
+def replay(ask: Ask, start: int | None, threads: int | None) -> Result:
+    """Compute the parameters anew; a difference is an error."""
+    found = ask("POST", "replay", json.dumps({"start": start, "threads": threads}))
+    about = {
+        "steps": f"{found['start']} to {found['step']}",
+        "batches": found["batches"],
+        "digest": found["digest"],
+        "of the store": found["kept"],
+        "the same": found["same"],
+    }
+    if found["same"] is not False:
+        return Result(found, pairs(about))
+    first = f"the losses differ from step {found['differs']} on" if found["differs"] else "no loss differs"
+    error = FailedError(
+        f"the replay should come to the store's parameters, found others; {first}.",
+        hint="Workers with another number of threads, or another kind of processor, compute other bits: try --threads.",
+    )
+    return Result(found, pairs(about), error=error)
+
+
+def snapshot(fetch: Callable[[str], AbstractContextManager[Any]], out: Path) -> Result:
+    """The shared parameters as they are now, in a new file.
+
+    :raises Conflict: the file is there.
+    :raises RefusedValue: what came is not what was sent.
+    """
+    if out.exists():
+        raise Conflict(f"`--out` should be a new file, found {out} there.")
+    with fetch("snapshot") as answer:
+        step, digest = int(answer.headers["x-trunkline-step"]), answer.headers["x-trunkline-digest"]
+        size, found = 0, hashlib.sha256()
+        with storage(out), replacing(out) as handle:
+            for chunk in answer.chunks:
+                write_all(handle, chunk)
+                found.update(chunk)
+                size += len(chunk)
+            if found.hexdigest() != digest:
+                raise RefusedValue(
+                    Reason.DIGEST, f"a snapshot should have the digest {digest[:12]}, found {found.hexdigest()[:12]}."
+                )
+    return Result({"step": step, "digest": digest, "size": size, "out": str(out.absolute())}, [f"step {step} is in {out}"])
 
 
 def watch(ask: Ask, every: float, clock: Clock, deadline: Deadline | None, terminal: Terminal) -> Result:

@@ -14,9 +14,11 @@ from typing import Any, Protocol
 from queues.queue import Claim
 from queues.redis import RedisQueues, Stats
 from queues.settings import QueueSettings, State
+from queues.stream import replayed
 from queues.stream.edge import Edge
 from queues.stream.home import StreamHome
 from queues.stream.rates import Rates
+from queues.stream.record import Record
 from queues.stream.spec import StreamSpec
 from trunkline.clock import Clock
 from trunkline.errors import NotFound, QueueFull, QueuePaused, StateError, UsageError
@@ -40,6 +42,10 @@ class Keeper(Protocol):
         """Write the shared set as it is now; tell `step` and `digest`."""
         ...
 
+    def checkpoint(self) -> int:
+        """Make all steps up to now survive a power cut; tell the step."""
+        ...
+
 
 class Desk:
     """One stream, as people and producers see it. Any thread may use it.
@@ -52,6 +58,7 @@ class Desk:
     ) -> None:
         self.home, self.spec, self.queues, self.edge, self.keeper, self.clock = home, spec, queues, edge, keeper, clock
         self._pushing = threading.BoundedSemaphore(PUSHES)
+        self._replaying = threading.Lock()
         self._rates = {task.name: Rates(clock) for task in spec.tasks}
 
     # -- samples -------------------------------------------------------------------------------------------------------
@@ -251,9 +258,47 @@ class Desk:
 
         :raises StateError: nobody keeps parameters.
         """
+        return self._keeper().snapshot(to)
+
+    def lineage(self, most: int = 100, step: int | None = None, batch: str | None = None) -> list[dict[str, Any]]:
+        """What was applied, newest first: which batch of which queue made which step, on parameters of which step, by whom.
+
+        :param step: only what made this one.
+        :param batch: only this one; or a round by its name.
+        :raises DamagedFile: the record is not what was written.
+        """
+        record = Record(self.home.applied)
+        if batch is not None:
+            found = record.of_batch(batch)
+            return [] if found is None else [found.table()]
+        if step is not None:
+            return [entry.table() for entry in record.of(step)]
+        most, last = _bounded(most), record.last
+        entries = [] if last is None else [entry.table() for entry in record.since(last - most)]
+        return entries[::-1][:most]
+
+    def replay(self, start: int | None = None, threads: int | None = None) -> dict[str, Any]:
+        """Compute the parameters of now anew from the record, in another process, and compare them to the bit.
+
+        :param start: of a checkpoint, or 0; None: the earliest that the record reaches back to.
+        :param threads: of torch, as the workers had them.
+        :raises StateError: nobody keeps parameters, or in memory alone; or a replay runs.
+        :raises NotFound, Conflict: the record does not hold what is needed.
+        """
+        keeper = self._keeper()
+        if self.spec.store.kind == "memory":
+            raise StateError(f"stream {self.spec.name!r} should have its store in files for a replay, found it in memory.")
+        if not self._replaying.acquire(blocking=False):
+            raise StateError(f"stream {self.spec.name!r} should have one replay at a time, found one that runs.")
+        try:
+            return replayed.ask(self.home, until=keeper.checkpoint(), start=start, threads=threads)
+        finally:
+            self._replaying.release()
+
+    def _keeper(self) -> Keeper:
         if self.keeper is None:
             raise StateError(f"stream {self.spec.name!r} should keep parameters, found that its server does not.")
-        return self.keeper.snapshot(to)
+        return self.keeper
 
 
 def _bounded(most: int) -> int:

@@ -49,14 +49,19 @@ def run(home: StreamHome, ending: Ending, *, accept: bool = False) -> None:
     """Serve a stream until SIGTERM, SIGINT, or `ending` asks for it. What goes wrong is logged, and raised.
 
     :param accept: go on although something was lost.
+    :raises AlreadyRunning: another process serves it.
     :raises TrunklineError: see `queues.stream.running.serve`.
     """
     _ = home.spec  # is it a stream? Nothing is made where there is none
     with logging_to(home.logs / "server.log", "info", QUIET), _signals(ending):
         try:
-            from queues.stream.running import serve
+            lock = home.lock()
+            try:
+                from queues.stream.running import serve
 
-            serve(home, ending.asked, SystemClock(), accept=accept)
+                serve(home, ending.asked, SystemClock(), accept=accept)
+            finally:
+                lock.release()
         except TrunklineError as error:
             log.error("%s", error)
             raise

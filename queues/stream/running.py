@@ -38,10 +38,9 @@ STOP_SECONDS = 30.0
 
 
 def serve(home: StreamHome, stop: threading.Event, clock: Clock, *, accept: bool = False) -> None:
-    """Serve a stream until told to stop.
+    """Serve a stream until told to stop. The caller holds the folder's lock.
 
     :param accept: go on although the server of the queues, or the store, lost something; see `queues.stream.mending`.
-    :raises AlreadyRunning: another process serves it.
     :raises NotFound: there is no stream.
     :raises Fenced: the server of the queues has a stream of the same name that is another store's.
     :raises StateError: something was lost; says what.
@@ -49,7 +48,6 @@ def serve(home: StreamHome, stop: threading.Event, clock: Clock, *, accept: bool
     """
     with ExitStack() as parts:
         spec = home.spec
-        parts.callback(home.lock().release)
         redis = parts.enter_context(_redis(home, clock))
         begin(home, spec, RedisQueues(redis.client, spec.name, epoch=home.epoch), accept=accept)
         learner = Learner(spec, home.encoder, (home.modules,))

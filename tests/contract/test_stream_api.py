@@ -1,6 +1,8 @@
 """The API of a stream on its socket, by the real process: every call, every error, and who may reach it."""
 
+import hashlib
 import http.client
+import io
 import json
 import os
 import shutil
@@ -14,13 +16,26 @@ from typing import Any
 import pytest
 
 from queues.redis import script
-from queues.stream import asking
+from queues.stream import asking, pushing
 from queues.stream.client import StreamClient
 from queues.stream.edge import BODY_LIMIT
+from queues.stream.join import join
 from tests.support import small_stream
 from tests.support.served import Served, served
-from trunkline.clock import SystemClock
-from trunkline.errors import NotFound, QueueFull, QueuePaused, RefusedValue, SampleError, SettingsError, Unreachable, UsageError
+from trunkline.clock import Deadline, SystemClock
+from trunkline.errors import (
+    Conflict,
+    NotFound,
+    QueueFull,
+    QueuePaused,
+    RefusedValue,
+    SampleError,
+    SettingsError,
+    Unreachable,
+    UsageError,
+)
+from trunkline.sets import SetFile
+from trunkline.terminal import Terminal
 
 pytestmark = pytest.mark.contract
 
@@ -218,44 +233,44 @@ def _socket_of(stream: Served) -> Path:
 
 
 def test_a_file_is_pushed_in_pieces(stream: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "LINES", 3)
+    monkeypatch.setattr(pushing, "LINES", 3)
     path = tmp_path / "rows.jsonl"
     path.write_bytes(body(*[ROW] * 4) + b"\n" + body(*[ROW] * 3))
-    found = asking.push(stream.call, "mood", str(path), producer=None, first=1, clock=SystemClock(), seconds=1.0)
+    found = pushing.push(stream.call, "mood", str(path), producer=None, first=1, clock=SystemClock(), seconds=1.0)
     assert (found.data["samples"], found.data["waiting"], found.data["next"]) == (7, {"mood": 7}, 8)
-    again = asking.push(stream.call, "mood", str(path), producer=found.data["producer"], first=1, clock=SystemClock(), seconds=1.0)
+    again = pushing.push(stream.call, "mood", str(path), producer=found.data["producer"], first=1, clock=SystemClock(), seconds=1.0)
     assert again.data["waiting"] == {"mood": 7}
 
 
 def test_a_wrong_line_is_told_by_its_number_in_the_file_and_how_to_go_on(
     stream: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "LINES", 3)
+    monkeypatch.setattr(pushing, "LINES", 3)
     path = tmp_path / "rows.jsonl"
     path.write_bytes(body(*[ROW] * 4) + b"\n" + b"nope\n")
     with pytest.raises(SampleError, match=r"line 6: should be.* 3 samples before line 4 were pushed.*--producer me") as found:
-        asking.push(stream.call, "mood", str(path), producer="me", first=1, clock=SystemClock(), seconds=1.0)
+        pushing.push(stream.call, "mood", str(path), producer="me", first=1, clock=SystemClock(), seconds=1.0)
     assert "line 6" in found.value.message
     path.write_bytes(body(*[ROW] * 6))
-    asking.push(stream.call, "mood", str(path), producer="me", first=1, clock=SystemClock(), seconds=1.0)
+    pushing.push(stream.call, "mood", str(path), producer="me", first=1, clock=SystemClock(), seconds=1.0)
     assert waiting(stream)["mood"] == 6
 
 
 def test_a_table_of_cells_is_pushed_too(stream: Served, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('text,mood\n"two\nlines",good\nfood,bad\n', encoding="utf-8")
-    found = asking.push(stream.call, "mood", str(path), producer=None, first=1, clock=SystemClock(), seconds=1.0)
+    found = pushing.push(stream.call, "mood", str(path), producer=None, first=1, clock=SystemClock(), seconds=1.0)
     assert found.data["samples"] == 2
     path.write_text('text,mood\n"two\nlines",good\nfood,bat\n', encoding="utf-8")
     with pytest.raises(SampleError, match="line 4, column 'mood'"):
-        asking.push(stream.call, "mood", str(path), producer=None, first=1, clock=SystemClock(), seconds=1.0)
+        pushing.push(stream.call, "mood", str(path), producer=None, first=1, clock=SystemClock(), seconds=1.0)
     for wrong, said in (
         ("text,mood\na,good,x\n", "line 2: should have as many cells"),
         ('text,mood\n"a,good\n', "should be a row of cells"),
     ):
         path.write_text(wrong, encoding="utf-8")
         with pytest.raises(SampleError, match=said):
-            asking.push(stream.call, "mood", str(path), producer=None, first=1, clock=SystemClock(), seconds=1.0)
+            pushing.push(stream.call, "mood", str(path), producer=None, first=1, clock=SystemClock(), seconds=1.0)
 
 
 def test_a_queue_without_room_is_waited_for(stream: Served, tmp_path: Path) -> None:
@@ -263,16 +278,16 @@ def test_a_queue_without_room_is_waited_for(stream: Served, tmp_path: Path) -> N
     path = tmp_path / "rows.jsonl"
     path.write_bytes(body(*[ROW] * 5))
     with pytest.raises(QueueFull):
-        asking.push(stream.call, "mood", str(path), producer="late", first=1, clock=SystemClock(), seconds=0.5)
+        pushing.push(stream.call, "mood", str(path), producer="late", first=1, clock=SystemClock(), seconds=0.5)
     asked: list[str] = []
 
-    def ask(method: str, target: str, sent: bytes | str | None = None, **query: Any) -> Any:
+    def ask(method: str, path: str, body: bytes | str | None = None, **query: Any) -> Any:
         asked.append(method)
         if len(asked) == 2:  # somebody makes room
             stream.call("PATCH", "queues/mood", json.dumps({"settings": {"most": 100_000}}))
-        return stream.call(method, target, sent, **query)
+        return stream.call(method, path, body, **query)
 
-    found = asking.push(ask, "mood", str(path), producer="late", first=1, clock=SystemClock(), seconds=20.0)
+    found = pushing.push(ask, "mood", str(path), producer="late", first=1, clock=SystemClock(), seconds=20.0)
     assert found.data["waiting"] == {"mood": 5}
     assert len(asked) == 2
 
@@ -280,7 +295,7 @@ def test_a_queue_without_room_is_waited_for(stream: Served, tmp_path: Path) -> N
 def test_no_file_is_told(stream: Served, tmp_path: Path) -> None:
     for name in ("none.jsonl", "none.csv"):
         with pytest.raises(UsageError, match="should be a file of samples"):
-            asking.push(stream.call, "mood", str(tmp_path / name), producer=None, first=1, clock=SystemClock(), seconds=1.0)
+            pushing.push(stream.call, "mood", str(tmp_path / name), producer=None, first=1, clock=SystemClock(), seconds=1.0)
 
 
 def test_connections_do_not_pile_up(stream: Served) -> None:
@@ -305,3 +320,77 @@ def test_a_client_of_plain_http_reads_an_error_too(stream: Served) -> None:
     assert (answer.status, json.loads(answer.read())["error"]["code"]) == (404, "not_found")
     connection.close()
     assert os.path.exists(stream.home.socket)
+
+
+# -- what was learned --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A stream that one worker, of one thread, has worked for."""
+    home = small_stream.folder(tmp_path_factory.mktemp("taught") / "reviews", feeds={"both": ["mood", "price"]})
+    with served(home) as made:
+        made.call("POST", "queues/both/samples", body(*[ROW] * 8))
+        worker = join(home, threads=1)
+        worker.drain()
+        worker.close()
+        made.wait("all to be applied", lambda: made.call("GET", "status")["store"]["step"] == 6)
+        yield made
+
+
+def test_the_lineage_tells_what_made_each_step(taught: Served) -> None:
+    found = taught.call("GET", "lineage")
+    assert [one["step"] for one in found] == [6, 5, 4, 3, 2, 1]
+    assert {one["task"]: one["samples"] for one in found} == {"mood": 4, "price": 2}
+    assert all(one["base"] == one["step"] - 1 and one["staleness"] == 0 and one["attempt"] == 1 for one in found)
+    assert taught.call("GET", "lineage", most=2) == found[:2]
+    assert taught.call("GET", "lineage", step=3) == [found[3]]
+    assert taught.call("GET", "lineage", batch=found[1]["batch"]) == [found[1]]
+    assert taught.call("GET", "lineage", batch="none") == []
+    lines = asking.lineage(taught.call, 2).lines
+    assert "6" in lines[1]
+    assert asking.lineage(taught.call, 2, step=99).lines == ["nothing was applied yet"]
+
+
+def test_a_snapshot_is_the_encoder_s_set_as_it_is_now(taught: Served, tmp_path: Path) -> None:
+    found = asking.snapshot(lambda target: taught.client.talk("GET", f"/v1/{target}"), tmp_path / "set")
+    assert found.data["step"] == 6
+    assert hashlib.sha256((tmp_path / "set").read_bytes()).hexdigest() == found.data["digest"]
+    with SetFile(tmp_path / "set") as now, SetFile(taught.home.encoder / "shared.safetensors") as before:
+        assert now.spec == before.spec
+        assert any((now.read(name) != before.read(name)).any() for name in now.spec)
+    with pytest.raises(Conflict, match="`--out` should be a new file"):
+        asking.snapshot(lambda target: taught.client.talk("GET", f"/v1/{target}"), tmp_path / "set")
+    assert list(taught.home.cache.glob("snapshot-*")) == []
+
+
+@pytest.mark.slow
+def test_a_replay_comes_to_the_same_bits(taught: Served) -> None:
+    found = taught.client.call("POST", "/v1/replay", json.dumps({"threads": 1}), seconds=100.0)
+    assert (found["start"], found["step"], found["batches"], found["same"]) == (0, 6, 6, True)
+    assert found["digest"] == found["kept"]
+    with pytest.raises(NotFound, match="`start` should be 0 or one of"):
+        taught.client.call("POST", "/v1/replay", json.dumps({"start": 5}), seconds=100.0)
+    assert list(taught.home.cache.glob("replay-*")) == []
+
+
+def test_what_a_replay_came_to_is_shown() -> None:
+    told = {"start": 0, "step": 6, "batches": 6, "digest": "aa", "kept": "aa", "same": True, "differs": None}
+    assert asking.replay(lambda *_, **__: told, None, None).exit_code == 0
+    differs = asking.replay(lambda *_, **__: told | {"same": False, "kept": "bb", "differs": 4}, None, None)
+    assert differs.exit_code == 1
+    assert "the losses differ from step 4 on" in str(differs.error)
+
+
+def test_a_stream_is_watched(taught: Served) -> None:
+    out = io.StringIO()
+    clock = SystemClock()
+    terminal = Terminal("jsonl", quiet=True, stdout=out)
+    asking.watch(taught.call, 0.05, clock, Deadline(clock, 0.2, "the watch"), terminal)
+    looks = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert len(looks) >= 2
+    assert all(one["store"]["step"] == 6 for one in looks)
+    shown = asking.panel(looks[-1])
+    assert [line.split()[0] for line in shown[-2:]] == ["mood", "price"]
+    assert any(line.split()[:2] == ["step", "6"] for line in shown)
+    assert asking.status_lines(looks[-1])

@@ -1,13 +1,17 @@
 """The API of one stream as an application. What each call does is in `queues.stream.desk`."""
 
+import os
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from queues.settings import State
@@ -16,6 +20,9 @@ from queues.stream.desk import Desk
 from queues.stream.edge import BODY_LIMIT
 from trunkline.errors import UsageError
 from trunkline.values import Section
+
+STEP_HEADER, DIGEST_HEADER = "X-Trunkline-Step", "X-Trunkline-Digest"
+"""On a snapshot: the step that it is of, and the SHA-256 of its bytes."""
 
 PRODUCER_LIMIT = 200
 """Characters of a producer's name at most: it becomes a part of a key."""
@@ -37,6 +44,13 @@ class Changes(Section):
     """`PATCH /v1/queues/{task}`; checked against the queue's other settings at the desk."""
 
     settings: dict[str, Any]
+
+
+class Replay(Section):
+    """`POST /v1/replay`."""
+
+    start: Annotated[int, Field(ge=0)] | None = None  # step of a checkpoint, or 0; None: the earliest there is
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None  # of torch, as the workers had them
 
 
 def make_app(desk: Desk) -> Starlette:
@@ -77,11 +91,37 @@ def make_app(desk: Desk) -> Starlette:
     async def purge(request: Request) -> Any:
         return await run_in_threadpool(desk.purge, _task(request))
 
+    async def replay(request: Request) -> Any:
+        wanted = await body_of(request, Replay)
+        return await run_in_threadpool(desk.replay, wanted.start, wanted.threads)
+
+    def snapshot(request: Request) -> Response:
+        handle, name = tempfile.mkstemp(prefix="snapshot-", dir=desk.home.cache)
+        os.close(handle)
+        path = Path(name)
+        try:
+            found = desk.snapshot(path)
+        except BaseException:
+            path.unlink()
+            raise
+        headers = {STEP_HEADER: str(found["step"]), DIGEST_HEADER: str(found["digest"])}
+        return FileResponse(path, headers=headers, media_type="application/octet-stream", background=BackgroundTask(path.unlink))
+
     queue = "/v1/queues/{task}"
     routes = [
         get("/v1/status", lambda request: desk.status()),
         get("/v1/workers", lambda request: desk.workers()),
         get("/v1/scores", lambda request: desk.scores(number(request, "most", 100))),
+        get(
+            "/v1/lineage",
+            lambda request: desk.lineage(
+                number(request, "most", 100),
+                number(request, "step", 0) if "step" in request.query_params else None,
+                request.query_params.get("batch"),
+            ),
+        ),
+        Route("/v1/snapshot", snapshot, methods=["GET"]),
+        post("/v1/replay", replay),
         get("/v1/queues", lambda request: desk.stats()),
         get(queue, lambda request: desk.stats(_task(request))[0]),
         post(queue, change, "PATCH"),
