@@ -12,7 +12,8 @@ storing one word: whoever is killed at any point leaves one slot whole. A reader
 The file need not reach the disk: as long as the machine runs, the system keeps what was stored, also of a process that is killed.
 What another boot left is not believed: of two pages of one step a disk may have one.
 
-The order of stores is what x86 promises: no store is seen before an earlier one. Room is taken from the disk before anything is
+The order of stores is what x86 promises: no store is seen before an earlier one. Elsewhere it is only that thousands of
+instructions of the interpreter lie between two stores to words, many times what a processor reorders. Room is taken from the disk before anything is
 mapped, for a disk that is full when a page is first stored to kills the process without a word.
 """
 
