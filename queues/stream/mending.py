@@ -5,6 +5,7 @@ applied and the queues do not know is adopted from the record; what the queues k
 """
 
 import logging
+from collections.abc import Callable
 
 from queues.queue import Claim
 from queues.store.store import StoreWriter, Verdict
@@ -15,10 +16,13 @@ from trunkline.errors import Conflict
 log = logging.getLogger(__name__)
 
 
-def mend(queues: QueueWriter, store: StoreWriter, record: RecordWriter, marks: Marks, *, accept: bool = False) -> None:
+def mend(
+    queues: QueueWriter, store: StoreWriter, record: RecordWriter, marks: Marks, beat: Callable[[], None], *, accept: bool = False
+) -> None:
     """Bring queues and record to what the store knows.
 
     :param marks: how far the queues are.
+    :param beat: called again and again: it may take long.
     :param accept: go on although samples are lost, or some may be applied twice.
     :raises Conflict: that would be so; says which, and nothing was changed.
     """
@@ -27,7 +31,7 @@ def mend(queues: QueueWriter, store: StoreWriter, record: RecordWriter, marks: M
     if marks.step > store.step:
         _take_back(queues, store, marks, accept)
     else:
-        _bring_forward(queues, store, record, marks, accept)
+        _bring_forward(queues, store, record, marks, beat, accept)
 
 
 def _take_back(queues: QueueWriter, store: StoreWriter, marks: Marks, accept: bool) -> None:
@@ -41,9 +45,10 @@ def _take_back(queues: QueueWriter, store: StoreWriter, marks: Marks, accept: bo
     log.warning("the store is at step %d, the queues knew of %d: %d batches come back", store.step, marks.step, count)
 
 
-def _bring_forward(queues: QueueWriter, store: StoreWriter, record: RecordWriter, marks: Marks, accept: bool) -> None:
-    entries = list(record.since(marks.step - 1))
-    known = {entry.step for entry in entries}
+def _bring_forward(
+    queues: QueueWriter, store: StoreWriter, record: RecordWriter, marks: Marks, beat: Callable[[], None], accept: bool
+) -> None:
+    known = {entry.step for entry in record.since(marks.step - 1)}
     settled = _settle(queues, store)
     missing = [step for step in range(settled + 1, store.step + 1) if step not in known]
     if missing and not accept:
@@ -52,7 +57,8 @@ def _bring_forward(queues: QueueWriter, store: StoreWriter, record: RecordWriter
             f"does not tell what step {missing[0]} was: samples that wait may have been applied before.",
             hint="Bring the data of the queues' server back; or accept that samples may be applied twice.",
         )
-    for entry in entries:
+    for entry in record.since(marks.step - 1):
+        beat()
         if entry.task:
             claim = Claim(entry.batch, entry.attempt, entry.task, entry.samples)
             found = queues.adopt(claim, entry.step, entry.stamps)

@@ -13,7 +13,6 @@ Every step goes through the same places, and a process that is killed between an
 
 import hashlib
 import logging
-import math
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -22,19 +21,18 @@ from typing import Any
 
 from torch import Tensor
 
-from queues.queue import Outcome
-from queues.store.store import Sent, Verdict
+from queues.stream.applying import Applier, Ready
 from queues.stream.home import StreamHome
 from queues.stream.mending import mend
 from queues.stream.record import Entry
 from queues.stream.recording import RecordWriter
-from queues.stream.seeds import dropout_seed
+from queues.stream.rounds import Rounds, tensors
 from queues.stream.spec import StreamSpec
 from queues.stream.tally import Tally
-from queues.stream.together import Joined, Joiner, Store
+from queues.stream.together import Joiner, Store
 from queues.writer import Marks, QueueWriter, Submitted
 from trunkline.clock import Clock, Deadline
-from trunkline.errors import AlreadyRunning, Conflict, RefusedValue, StorageFailed, TrunklineError
+from trunkline.errors import AlreadyRunning, Conflict, StorageFailed, TrunklineError
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +42,11 @@ HOLD = 15.0
 SWEEP = 1.0
 """Seconds between two looks though nobody rang: leases end without a sound, and a server of queues may have been away."""
 
-MOST = 16
-"""Submitted batches of one look."""
+MOST, MOST_TOGETHER = 16, 256
+"""Submitted batches of one look; and where one of each task is looked for."""
 
 PAUSE = 1.0
 """Seconds before the next try where the server of the queues, or the disk, refused."""
-
-Ready = tuple[Submitted, Sent, int]
-"""A batch that may be applied, its gradient, and how stale that is."""
 
 
 class ParameterServer:
@@ -80,37 +75,42 @@ class ParameterServer:
         self.record = RecordWriter(home.applied, spec.store.record_bytes)
         self._ring, self._accept = ring, accept or spec.store.kind == "memory"  # which forgets all at its end
         self._joiner = Joiner(spec, queues, store, clock) if spec.together.mode == "together" else None
+        self._rounds = Rounds(home, spec, queues, store)
+        parts = (spec, queues, store, self.record, self.tally, clock, self._rounds)
+        self.applier = Applier(*parts) if self._joiner is None else Applier(*parts, self._joiner.wrong)
         self._mutex = threading.RLock()
-        self._known: int | None = None  # the last step that the queues know of; None: they are to be asked, and mended
         self._held = self._covered = self._told = clock.monotonic()
         self._rung = 0
         self._trouble: str | None = None
-        self._holding = False
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    def run(self, stopping: Callable[[], bool], beat: Callable[[], None] | None = None) -> None:
+    def run(self, stopping: Callable[[], bool]) -> None:
         """Serve until told to stop; then cover what was applied, and let the stream go.
 
         :param stopping: asked at least every second.
-        :param beat: called at least every second or so.
         :raises AlreadyRunning, Fenced: another server has the stream.
         :raises Conflict: going on would lose samples, or apply some twice; says why.
         """
-        self.start(stopping)
-        while not stopping():
-            if beat is not None:
-                beat()
-            try:
-                if not self.turn():
-                    self.queues.wait(SWEEP)
-                self._trouble = None
-            except TrunklineError as error:
-                if not (error.retryable or isinstance(error, StorageFailed)):
-                    raise
-                self._note(error)
-                self.clock.sleep(PAUSE)
-        self.stop()
+        try:
+            self.start(stopping)
+            while not stopping():
+                self._try()
+            self.stop()
+        finally:
+            self.queues.close()
+            self.record.close()
+
+    def _try(self) -> None:
+        try:
+            if not self.turn():
+                self.queues.wait(SWEEP)
+            self._trouble = None
+        except TrunklineError as error:
+            if not (error.retryable or isinstance(error, StorageFailed)):
+                raise
+            self._note(error)
+            self.clock.sleep(PAUSE)
 
     def _note(self, error: TrunklineError) -> None:
         if self._trouble != str(error):
@@ -136,6 +136,7 @@ class ParameterServer:
             self._bound(task.name, task.queue.out)
         if self._joiner is not None:
             self._joiner.begin(self.record)
+        self._rounds.tend(anew=True)
 
     def _bound(self, task: str, out: int) -> None:
         """Where tasks go together, one batch of each is out at a time."""
@@ -152,26 +153,24 @@ class ParameterServer:
                 self.queues.let_go(self.incarnation)
             except TrunklineError as error:
                 self._note(error)
-            self.queues.close()
-            self.record.close()
 
     def turn(self) -> int:
         """Apply what was submitted; return how many batches were looked at."""
         with self._mutex:
-            if self.clock.monotonic() - self._held > HOLD / 3:
-                self._hold()
-            work = self.queues.work(MOST)
-            if self._known is None or work.step < self._known:
-                log.warning("the server of the queues was set back: it knows of step %d, and knew of %s", work.step, self._known)
+            self._keep_holding()
+            most = MOST if self._joiner is None else MOST_TOGETHER
+            work = self.queues.work(most)
+            if self.applier.known is None or work.step < self.applier.known:
+                log.warning("the queues were set back: they know of step %d, and knew of %s", work.step, self.applier.known)
                 self._mend()
-                work = self.queues.work(MOST)
+                work = self.queues.work(most)
             self._tell(work.claimable)
             done = 0
             if self._joiner is None:
                 for one in work.submitted:
-                    ready = self._examined(one)
+                    ready = self.applier.examined(one)
                     if ready is not None:
-                        self._apply((ready,))
+                        self.applier.apply((ready,))
                     done += 1
             else:
                 done = self._join(self._joiner, work.submitted)
@@ -193,105 +192,15 @@ class ParameterServer:
         self._held = self.clock.monotonic()
         return marks
 
+    def _keep_holding(self) -> None:
+        if self.clock.monotonic() - self._held > HOLD / 3:
+            self._hold()
+
     def _mend(self) -> None:
-        self._known = None
-        mend(self.queues, self.store, self.record, self._hold(), accept=self._accept)
-        self._known = self._hold(self.store.step).step
+        self.applier.known = None
+        mend(self.queues, self.store, self.record, self._hold(), self._keep_holding, accept=self._accept)
+        self.applier.known = self._hold(self.store.step).step
         self.queues.release(self.store.checkpointed())
-
-    # -- one batch -----------------------------------------------------------------------------------------------------
-
-    def _examined(self, one: Submitted) -> Ready | None:
-        """A batch whose gradient may be applied; None: it may not, and it was said what becomes of it."""
-        claim = one.claim
-        step = self.store.applied(claim.id)
-        if step is not None:  # by a server that was killed, or before the queues were set back
-            self._commit(one, step)
-            return None
-        sent = self.store.received(claim.id, claim.attempt)
-        if sent is None:
-            self.tally.back("lost")
-            self.queues.nack(claim, "its gradient is gone", counts=False)
-            return None
-        staleness = self.store.step - sent.base
-        if not 0 <= staleness <= self.spec.store.staleness:
-            self.tally.back("stale")
-            self.store.done(claim.id, claim.attempt, Verdict.STALE)
-            self.queues.nack(claim, f"its gradient was {staleness} steps old", counts=False)
-            return None
-        if why := self._wrong(one, sent):
-            self._refuse(one, why)
-            return None
-        return one, sent, staleness
-
-    def _wrong(self, one: Submitted, sent: Sent) -> str | None:
-        claim = one.claim
-        if self.spec.task(claim.task) is None or sent.task != claim.task:
-            return f"a gradient of task {claim.task!r} should be handed in, found one of {sent.task[:80]!r}"
-        if sent.samples != len(claim.samples):
-            return f"a gradient of {len(claim.samples)} samples should be handed in, found one of {sent.samples}"
-        if not math.isfinite(sent.loss):
-            return f"the loss should be finite, found {sent.loss}"
-        return None if self._joiner is None else self._joiner.wrong(sent)
-
-    def _refuse(self, one: Submitted, why: str) -> None:
-        claim = one.claim
-        log.warning("a gradient of task %s is refused (attempt %d): %s", claim.task, claim.attempt, why)
-        self.tally.back("refused", task=claim.task, batch=claim.id, attempt=claim.attempt, worker=one.worker, reason=why)
-        self.store.done(claim.id, claim.attempt, Verdict.REFUSED)
-        self.queues.nack(claim, why)
-
-    def _apply(self, ready: tuple[Ready, ...], joined: Joined | None = None) -> bool:
-        """One step of the store; false: it refused."""
-        entries = [self._entry(*of) for of in ready]
-        if joined is not None:
-            entries[-1] = joined.noted(entries[-1])
-        self.record.append(entries)
-        try:
-            gradients, combined = ((ready[0][1],), None) if joined is None else (joined.gradients, joined.combined)
-            step = self.store.apply(gradients, combined)
-        except RefusedValue as error:
-            self.record.undo()
-            for one, _, _ in ready:
-                self._refuse(one, str(error))
-            return False
-        except BaseException:
-            self.record.undo()
-            raise
-        for one, sent, staleness in ready:
-            self.tally.applied(one.claim.task, sent.samples, sent.loss, staleness)
-        for one, _, _ in ready:
-            self._commit(one, step)
-        return True
-
-    def _entry(self, one: Submitted, sent: Sent, staleness: int) -> Entry:
-        claim = one.claim
-        return Entry(
-            step=self.store.step + 1,
-            batch=claim.id,
-            task=claim.task,
-            attempt=claim.attempt,
-            base=sent.base,
-            staleness=staleness,
-            seed=dropout_seed(self.spec.learning.seed, claim.task, claim.id),
-            loss=sent.loss,
-            worker=one.worker,
-            at=round(self.clock.now(), 3),
-            samples=claim.samples,
-            stamps=one.stamps,
-        )
-
-    def _commit(self, one: Submitted, step: int) -> None:
-        outcome = Outcome.GONE
-        try:
-            outcome = self.queues.commit(one.claim, step, self._known)
-        except Conflict as error:
-            log.warning("%s", error)
-        if outcome in (Outcome.OK, Outcome.DUPLICATE):
-            self._known = max(step, self._known or 0)
-        else:
-            self._known = None  # the batch was submitted: a server that does not know was set back
-        self.store.done(one.claim.id, one.claim.attempt, Verdict.APPLIED)
 
     # -- one batch of each task ----------------------------------------------------------------------------------------
 
@@ -301,7 +210,7 @@ class ParameterServer:
         for one in submitted:
             if one.claim.task in ready:
                 continue
-            found = self._examined(one)
+            found = self.applier.examined(one)
             if found is None:
                 gone += 1
             else:
@@ -310,7 +219,7 @@ class ParameterServer:
             return gone
         chosen = tuple(ready[task] for task in sorted(ready))
         joined = joiner.join(tuple(sent for _, sent, _ in chosen))
-        if self._apply(chosen, joined):
+        if self.applier.apply(chosen, joined):
             joiner.applied(joined)
         return gone + len(chosen)
 
@@ -334,28 +243,78 @@ class ParameterServer:
             log.info("step %d is covered; samples of %d batches were let go", covered, released)
             return covered
 
-    # -- for people ----------------------------------------------------------------------------------------------------
+    # -- where rounds come in: see `queues.stream.rounds` ------------------------------------------------------------------
 
     def snapshot(self, to: Path) -> dict[str, Any]:
-        """Write the shared set as it is now; tell `step` and `digest`."""
+        """Write the shared set as it is now; tell `step`, `digest`, and the samples of each task that were `applied` by then."""
         with self._mutex:
-            return {"step": self.store.step, "digest": self.store.write_shared(to)}
+            applied = {task.name: self.queues.counts(task.name).applied for task in self.spec.tasks}
+            return {"step": self.store.step, "digest": self.store.write_shared(to), "applied": applied}
 
     def add(self, delta: Mapping[str, Tensor], name: str) -> int:
         """Add what a round came to, between two batches; done once a name; tell the step."""
+        return self._come_in(name, lambda: self.store.add(delta, name))
+
+    def merge(self, name: str, target: Path, base: Path) -> dict[str, Any]:
+        """Add what a round came to, from two files; done once a name; tell `step`, and whether it was `new`."""
+        with self._mutex:
+            known = self.store.added().get(name)
+            if known is not None:
+                return {"name": name, "step": known, "new": False}
+            return {"name": name, "step": self.add(tensors(target, self.store, base), name), "new": True}
+
+    def added(self) -> dict[str, int]:
+        """The rounds that came in, by name, and at which step each did."""
+        return dict(self.store.added())
+
+    def attach(self, attached: bool) -> dict[str, Any]:
+        """Whether the stream feeds rounds of a child, and learns in them only; tell which it does now."""
+        with self._mutex:
+            self._rounds.attach(attached)
+            return {"attached": self._rounds.attached}
+
+    def begin_turn(self, name: str, initial: Path, steps: int, tasks: tuple[str, ...]) -> dict[str, Any]:
+        """Begin a round with a set, and give batches until it has made its steps; the same again goes on with it; tell it."""
+        with self._mutex:
+            if not self._rounds.known(name):
+                values = tensors(initial, self.store)
+                self._rounds.opening(name, steps, tasks)
+                self._come_in(name, lambda: self.store.put(values, name))
+            self._rounds.opened()
+            return self._rounds.table() or {}
+
+    def turn_table(self) -> dict[str, Any] | None:
+        """The newest round; None: there was none."""
+        with self._mutex:
+            return self._rounds.table()
+
+    def end_turn(self, name: str, why: str) -> dict[str, Any]:
+        """End a round with what it came to so far.
+
+        :raises Conflict: it is not the newest.
+        """
+        with self._mutex:
+            if not self._rounds.known(name):
+                raise Conflict(f"`name` should be of a round that began here, found {name!r}.")
+            self._rounds.end(why)
+            return self._rounds.table() or {}
+
+    def _come_in(self, name: str, step: Callable[[], int]) -> int:
         with self._mutex:
             before = self.store.step
             self.record.append([Entry(before + 1, name, at=round(self.clock.now(), 3))])
             try:
-                step = self.store.add(delta, name)
+                found = step()
             except BaseException:
                 self.record.undo()
                 raise
-            if step <= before:
-                self.record.undo()  # it was added before
-            if self._known is not None:
-                self._known = self._hold(self.store.step).step
-            return step
+            if found <= before:
+                self.record.undo()  # it came in before
+            if self.applier.known is not None:
+                self.applier.known = self._hold(self.store.step).step
+            return found
+
+    # -- for people ----------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """Where it is, as JSON values. Any thread may ask."""
