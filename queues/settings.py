@@ -15,8 +15,9 @@ Many = Annotated[int, Field(ge=1, le=2**53)]  # a script's numbers are whole up 
 
 Policy = Literal["arrival", "equal", "proportional", "temperature", "priority"]
 
-State = Literal["open", "paused", "draining", "stopped"]
-"""Takes samples and gives batches; neither; gives what is left and takes none; neither, and its head is frozen."""
+State = Literal["open", "paused", "draining", "stopped", "filling"]
+"""Takes samples and gives batches; neither; gives what is left and takes none; neither, and its head is frozen; takes samples and
+gives no batches, between two rounds."""
 
 
 class Limits(Section):

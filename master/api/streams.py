@@ -114,7 +114,8 @@ def pushes(parts: Parts, streams: Streams) -> APIRouter:
 
 
 async def _relayed(streams: Streams, name: str, path: str, request: Request) -> StreamingResponse:
-    if any(part in ("", ".", "..") for part in path.split("/")):
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts) or (parts[0] == "rounds" and request.method != "GET"):
         raise NotFound(f"`{path}` should be a part of the API of a stream, found none.")
     body = await read_body(request, PUSH_LIMIT)
     query = "&".join(

@@ -31,7 +31,7 @@ while true do
   if fails >= attempts then
     redis.call('ZREM', key('lease'), lost)
     bury(lost, 'its worker was silent for longer than the lease', 'leased')
-  elseif state == 'paused' or state == 'stopped' then
+  elseif state ~= 'open' and state ~= 'draining' then
     redis.call('HSET', key('b', lost), 'returned', '1')
     redis.call('ZADD', key('lease'), '+inf', lost)
   else

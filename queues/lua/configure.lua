@@ -19,7 +19,7 @@ if raised ~= 0 and redis.call('ZSCORE', key('ready'), queue) then
 end
 line_up(queue, redis.call('LLEN', key('q', queue)), at)
 
--- Batches that came back while the queue was paused or stopped: see `claim`.
+-- Batches that came back while the queue gave none: see `claim`.
 local state = redis.call('HGET', c, 'state')
 if state == 'open' or state == 'draining' then
   for _, batch in ipairs(redis.call('ZRANGEBYSCORE', key('lease'), '+inf', '+inf')) do

@@ -26,7 +26,7 @@ if producer ~= '' then
   if more <= 0 then return {'DUPLICATE', waiting} end
 end
 local c = redis.call('HMGET', key('c', queue), 'most', 'state')
-if c[2] ~= 'open' then return {'PAUSED', waiting} end
+if c[2] ~= 'open' and c[2] ~= 'filling' then return {'PAUSED', waiting} end
 
 local bytes, from = 0, #ARGV - more + 1
 for number = from, #ARGV do bytes = bytes + #ARGV[number] + 8 end

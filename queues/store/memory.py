@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -84,14 +84,30 @@ class MemoryStore:
 
         :raises RefusedValue: `names`, `shape`, `dtype`, `not_finite`.
         """
+        return self._once(delta, name, lambda value, more: value.add_(more))
+
+    @torch.no_grad()
+    def put(self, values: Mapping[str, Tensor], name: str) -> int:
+        """One step that sets shared parameters; done once a name.
+
+        :raises RefusedValue: `names`, `shape`, `dtype`, `not_finite`.
+        """
+        return self._once(values, name, lambda value, new: value.copy_(new))
+
+    def _once(self, tensors: Mapping[str, Tensor], name: str, change: Callable[[Tensor, Tensor], object]) -> int:
         with self._changed:
             if name not in self._rounds:
-                self._mover.check_delta(delta)
-                for key, more in delta.items():
-                    self._slot.values[key].add_(more)
+                self._mover.check_delta(tensors)
+                for key, tensor in tensors.items():
+                    change(self._slot.values[key], tensor)
                 self._step += 1
                 self._rounds[name] = self._step
             return self._rounds[name]
+
+    def added(self) -> Mapping[str, int]:
+        """The rounds that were added or put, by name, and at which step each was."""
+        with self._changed:
+            return dict(self._rounds)
 
     def done(self, batch: str, attempt: int, verdict: Verdict) -> None:
         """Tell the reader what became of its gradient, and let it go with those of earlier attempts."""

@@ -106,6 +106,14 @@ class StoreWriter(Protocol):
         """One step that adds to shared parameters what a round came to; done once a name, as a batch is; tell the step."""
         ...
 
+    def put(self, values: Mapping[str, Tensor], name: str) -> int:
+        """One step that sets shared parameters to those that a round begins with; done once a name; tell the step."""
+        ...
+
+    def added(self) -> Mapping[str, int]:
+        """The rounds that were added or put, by name, and at which step each was."""
+        ...
+
     def done(self, batch: str, attempt: int, verdict: Verdict) -> None:
         """Tell the reader what became of its gradient, and let the gradient go."""
         ...

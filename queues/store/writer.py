@@ -169,15 +169,34 @@ class FileWriter:
         :raises StorageFailed: the disk refused; nothing moved.
         :raises Fenced: somebody else writes.
         """
-        if (step := self._applied.rounds.get(name)) is not None:
-            return step
-        self._mover.check_delta(delta)
 
         def change(old: Slot, new: Slot) -> None:
             for key, more in delta.items():
                 torch.add(old.values[key], more, out=new.values[key])
 
-        return self._advance(change, dict.fromkeys(delta), set(), (), (name,))
+        return self._once(delta, name, change)
+
+    def put(self, values: Mapping[str, Tensor], name: str) -> int:
+        """One step that sets shared parameters to those that a round begins with; done once a name; tell the step.
+
+        :raises RefusedValue, StorageFailed, Fenced: as `add`.
+        """
+
+        def change(old: Slot, new: Slot) -> None:
+            for key, value in values.items():
+                new.values[key].copy_(value)
+
+        return self._once(values, name, change)
+
+    def _once(self, tensors: Mapping[str, Tensor], name: str, change: Callable[[Slot, Slot], None]) -> int:
+        if (step := self._applied.rounds.get(name)) is not None:
+            return step
+        self._mover.check_delta(tensors)
+        return self._advance(change, dict.fromkeys(tensors), set(), (), (name,))
+
+    def added(self) -> Mapping[str, int]:
+        """The rounds that were added or put, by name, and at which step each was."""
+        return dict(self._applied.rounds)
 
     @torch.no_grad()
     def _advance(

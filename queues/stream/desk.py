@@ -39,7 +39,31 @@ class Keeper(Protocol):
         ...
 
     def snapshot(self, to: Path) -> dict[str, Any]:
-        """Write the shared set as it is now; tell `step` and `digest`."""
+        """Write the shared set as it is now; tell `step`, `digest`, and the samples of each task that were `applied`."""
+        ...
+
+    def added(self) -> dict[str, int]:
+        """The rounds that came in, by name, and at which step each did."""
+        ...
+
+    def merge(self, name: str, target: Path, base: Path) -> dict[str, Any]:
+        """Add what a round came to; done once a name."""
+        ...
+
+    def attach(self, attached: bool) -> dict[str, Any]:
+        """Whether the stream learns in rounds only."""
+        ...
+
+    def begin_turn(self, name: str, initial: Path, steps: int, tasks: tuple[str, ...]) -> dict[str, Any]:
+        """Begin a round with a set, or go on with it."""
+        ...
+
+    def turn_table(self) -> dict[str, Any] | None:
+        """The newest round; None: there was none."""
+        ...
+
+    def end_turn(self, name: str, why: str) -> dict[str, Any]:
+        """End a round with what it came to so far."""
         ...
 
     def checkpoint(self) -> int:
@@ -118,7 +142,7 @@ class Desk:
         for task in tasks:
             found = self.queues.stats(task)
             depth = found.counts.queued
-            if found.state != "open":
+            if found.state not in ("open", "filling"):
                 raise QueuePaused(f"queue {task!r} should be open, found it {found.state}; {depth} wait. None took a sample.")
             if depth + count > found.settings.most:
                 raise QueueFull(
@@ -258,7 +282,7 @@ class Desk:
 
         :raises StateError: nobody keeps parameters.
         """
-        return self._keeper().snapshot(to)
+        return self.keeping().snapshot(to)
 
     def lineage(self, most: int = 100, step: int | None = None, batch: str | None = None) -> list[dict[str, Any]]:
         """What was applied, newest first: which batch of which queue made which step, on parameters of which step, by whom.
@@ -285,7 +309,7 @@ class Desk:
         :raises StateError: nobody keeps parameters, or in memory alone; or a replay runs.
         :raises NotFound, Conflict: the record does not hold what is needed.
         """
-        keeper = self._keeper()
+        keeper = self.keeping()
         if self.spec.store.kind == "memory":
             raise StateError(f"stream {self.spec.name!r} should have its store in files for a replay, found it in memory.")
         if not self._replaying.acquire(blocking=False):
@@ -295,7 +319,11 @@ class Desk:
         finally:
             self._replaying.release()
 
-    def _keeper(self) -> Keeper:
+    def keeping(self) -> Keeper:
+        """Who keeps the parameters.
+
+        :raises StateError: nobody does.
+        """
         if self.keeper is None:
             raise StateError(f"stream {self.spec.name!r} should keep parameters, found that its server does not.")
         return self.keeper

@@ -8,6 +8,7 @@ heldout/          labelled rows that scores are of, NAME.jsonl a task
 redis/            the embedded server, unless a URL names another
 store/            parameters and optimiser state; see `queues.store`
 applied/          the record of what was applied, for `replay`
+rounds/           where rounds meet the stream; see `queues.stream.rounds`
 scores.jsonl      of the held-out rows, a line a look
 cache/            the held-out rows as token ids, read once
 lock              held by the one server that uses the folder
@@ -43,6 +44,7 @@ class StreamHome:
         self.redis = self.folder / "redis"
         self.store = self.folder / "store"
         self.applied = self.folder / "applied"
+        self.rounds = self.folder / "rounds"
         self.scores = self.folder / "scores.jsonl"
         self.cache = self.folder / "cache"
         self.logs = self.folder / "logs"

@@ -1,5 +1,6 @@
 """The API of one stream as an application. What each call does is in `queues.stream.desk`."""
 
+import json
 import os
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -15,14 +16,15 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from queues.settings import State
+from queues.stream.api import rounds
 from queues.stream.api.answers import HANDLERS, body_of, number, read_body
 from queues.stream.desk import Desk
 from queues.stream.edge import BODY_LIMIT
 from trunkline.errors import UsageError
 from trunkline.values import Section
 
-STEP_HEADER, DIGEST_HEADER = "X-Trunkline-Step", "X-Trunkline-Digest"
-"""On a snapshot: the step that it is of, and the SHA-256 of its bytes."""
+STEP_HEADER, DIGEST_HEADER, APPLIED_HEADER = "X-Trunkline-Step", "X-Trunkline-Digest", "X-Trunkline-Applied"
+"""On a snapshot: the step that it is of, the SHA-256 of its bytes, and as JSON the samples of each task that were applied by then."""
 
 PRODUCER_LIMIT = 200
 """Characters of a producer's name at most: it becomes a part of a key."""
@@ -104,7 +106,11 @@ def make_app(desk: Desk) -> Starlette:
         except BaseException:
             path.unlink()
             raise
-        headers = {STEP_HEADER: str(found["step"]), DIGEST_HEADER: str(found["digest"])}
+        headers = {
+            STEP_HEADER: str(found["step"]),
+            DIGEST_HEADER: str(found["digest"]),
+            APPLIED_HEADER: json.dumps(found["applied"]),
+        }
         return FileResponse(path, headers=headers, media_type="application/octet-stream", background=BackgroundTask(path.unlink))
 
     queue = "/v1/queues/{task}"
@@ -135,6 +141,7 @@ def make_app(desk: Desk) -> Starlette:
         ),
         post(f"{queue}/dead/retry", retry),
         post(f"{queue}/dead/purge", purge_dead),
+        *rounds.routes(desk),
     ]
     return Starlette(routes=routes, exception_handlers=HANDLERS)
 

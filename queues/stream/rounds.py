@@ -1,0 +1,249 @@
+"""Where rounds meet a stream, at its server: what a round came to is added; a round begins with a set, and ends with a snapshot.
+
+At a master a stream goes on all day. What a round came to, target less base, is added as one step between two batches, whatever
+was applied meanwhile; a gradient that was computed before it is that much staler, and goes by the staleness bound.
+
+At a child a stream that feeds rounds learns in rounds only. A *turn* is one of them: the initial set becomes the shared layers, in
+one step; batches are given; after as many steps as were asked for, at the boundary of a batch, the shared layers are written to
+`rounds/DIGEST`, and no further batch is given until the next turn. A gradient that was computed before the initial set, or that
+comes after the snapshot, is never applied: its batch comes back, and is the first of the next turn. Heads stay as they are.
+
+A turn stands in `rounds/turn.json`, written before the step that begins it, so a server that was killed goes on with it, and a
+child that asks for the same one again is told what came of it the first time.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from queues.settings import State
+from queues.store.layout import SHARED
+from queues.stream.home import StreamHome
+from queues.stream.record import Record
+from queues.stream.spec import StreamSpec
+from queues.stream.together import Store
+from queues.writer import QueueWriter
+from trunkline.errors import Conflict, DamagedFile, NotFound, Reason, RefusedValue
+from trunkline.files import storage, write_atomically
+from trunkline.sets import SetFile
+
+log = logging.getLogger(__name__)
+
+BEGINS = "/in"
+"""What names of initial sets end with, among the rounds that a store was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a turn came to."""
+
+    step: int  # of the store, at the snapshot
+    digest: str  # of the file in `rounds/`
+    applied: Mapping[str, int]  # samples since the initial set, by task
+    losses: Mapping[str, float]  # mean of its batches, by task
+    why: str  # `steps`, or what ended it before
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One round at this site."""
+
+    name: str
+    steps: int  # that it should make
+    tasks: tuple[str, ...]  # whose queues give batches
+    before: Mapping[str, int]  # samples that each queue had applied when it began
+    done: Done | None = None
+
+
+class Rounds:
+    """What rounds do to one stream. The caller holds the server's mutex."""
+
+    def __init__(self, home: StreamHome, spec: StreamSpec, queues: QueueWriter, store: Store) -> None:
+        self.home, self.spec, self.queues, self.store = home, spec, queues, store
+        self._turn_file, self._attached_file = home.rounds / "turn.json", home.rounds / "attached"
+        self.attached, self.turn = self._attached_file.exists(), self._read()
+        self.floor, self._gated = self._newest(), False
+
+    # -- what may be applied -------------------------------------------------------------------------------------------
+
+    def closed(self, task: str, base: int) -> str | None:
+        """Why a gradient of a task, computed on the parameters of a step, comes to nothing; None: it may be applied."""
+        if base < self.floor:
+            return f"its gradient is of step {base}, and the round began at step {self.floor}"
+        if self.attached and (self.turn is None or self.turn.done is not None):
+            return "no round is played now"
+        if self.turn is not None and self.attached and task not in self.turn.tasks:
+            return "its task is not in the round"
+        return None
+
+    # -- a turn --------------------------------------------------------------------------------------------------------
+
+    def attach(self, attached: bool) -> None:
+        """Whether the stream feeds rounds, and learns in them only."""
+        if attached:
+            with storage(self.home.rounds):
+                self.home.rounds.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(self._attached_file, b"")
+        else:
+            self._attached_file.unlink(missing_ok=True)
+        self.attached, before = attached, self.attached
+        if attached or before:
+            self._gate()
+
+    def opening(self, name: str, steps: int, tasks: Sequence[str]) -> None:
+        """Note a turn that is about to begin.
+
+        :raises NotFound: the stream has no task of such a name.
+        """
+        if unknown := sorted(set(tasks) - {task.name for task in self.spec.tasks}):
+            raise NotFound(f"`tasks` should be some of the stream's, found {', '.join(unknown)}.")
+        self.attach(True)
+        self._write(Turn(name, steps, tuple(sorted(tasks)), self._applied()))
+
+    def opened(self) -> None:
+        """The initial set was put: give batches."""
+        self.floor = self._newest()
+        self._gate()
+        self.look()
+
+    def known(self, name: str) -> bool:
+        """Whether a turn of this name was begun before, and is the newest.
+
+        :raises Conflict: it was begun, and another since.
+        """
+        if name not in self.store.added():
+            return False
+        if self.turn is None or self.turn.name != name:
+            raise Conflict(f"`name` should be of the newest round that began here, found {name!r}, which is over.")
+        return True
+
+    def look(self) -> None:
+        """End the turn if it has made its steps."""
+        turn = self.turn
+        if turn is not None and turn.done is None and self.steps() >= turn.steps:
+            self.end("steps")
+
+    def steps(self) -> int:
+        """That the turn has made so far."""
+        return 0 if self.turn is None else self.store.step - self.store.added().get(self.turn.name, self.store.step)
+
+    def end(self, why: str) -> None:
+        """Take the snapshot, and give no further batch."""
+        turn = self.turn
+        assert turn is not None, "a turn was begun"
+        if turn.done is None:
+            beside = self.home.rounds / ".set"
+            digest = self.store.write_shared(beside)
+            with storage(beside):
+                beside.replace(self.home.rounds / digest)
+            now, since = self._applied(), self.store.added()[turn.name]
+            applied = {task: now[task] - turn.before.get(task, 0) for task in turn.tasks}
+            done = Done(self.store.step, digest, {task: n for task, n in applied.items() if n}, self._losses(since), why)
+            self._write(replace(turn, done=done))
+            log.info("round %s is over at step %d (%s)", turn.name, done.step, why)
+        self._gate()
+
+    def tend(self, anew: bool = False) -> None:
+        """See to it that the turn ends when it should, and that queues give batches in a turn only.
+
+        :param anew: the server of the queues was set back, or this server started.
+        """
+        self.look()
+        if self.attached and (anew or not self._gated):
+            self._gate()
+
+    def _gate(self) -> None:
+        """Have each queue give batches, or only take samples, as it should; what a person paused stays so."""
+        self._gated = False
+        for task in self.spec.tasks:
+            wanted: State = "open" if self.closed(task.name, self.floor) is None else "filling"
+            found = self.queues.stats(task.name).state
+            if found != wanted and found in ("open", "filling"):
+                self.queues.set_state(task.name, wanted)
+        self._gated = True
+
+    def table(self) -> dict[str, Any] | None:
+        """The turn as JSON values; `left`: whether its queues can give a batch, or have one out. None: there was none."""
+        turn = self.turn
+        if turn is None:
+            return None
+        done = None if turn.done is None else asdict(turn.done) | {"path": str(self.home.rounds / turn.done.digest)}
+        about = {"name": turn.name, "steps": turn.steps, "tasks": list(turn.tasks), "made": self.steps()}
+        return about | {"left": turn.done is None and self._left(turn.tasks), "done": done}
+
+    def _left(self, tasks: Sequence[str]) -> bool:
+        found = [self.queues.stats(task) for task in tasks]
+        return any(one.counts.leased or one.counts.submitted or one.counts.queued >= one.settings.batch_size for one in found)
+
+    def _applied(self) -> dict[str, int]:
+        return {task.name: self.queues.counts(task.name).applied for task in self.spec.tasks}
+
+    def _losses(self, since: int) -> dict[str, float]:
+        seen: dict[str, list[float]] = {}
+        for entry in Record(self.home.applied).since(since):
+            if entry.task and entry.step <= self.store.step:
+                seen.setdefault(entry.task, []).append(entry.loss)
+        return {task: sum(losses) / len(losses) for task, losses in seen.items()}
+
+    # -- where it stands -----------------------------------------------------------------------------------------------
+
+    def _newest(self) -> int:
+        """The step at which the newest initial set came in."""
+        return max((step for name, step in self.store.added().items() if name.endswith(BEGINS)), default=0)
+
+    def _write(self, turn: Turn) -> None:
+        write_atomically(self._turn_file, json.dumps(asdict(turn)).encode(), mode=0o600)
+        self.turn = turn
+        kept = {turn.done.digest} if turn.done is not None else set()
+        for path in self.home.rounds.iterdir():
+            if len(path.name) == 64 and path.name not in kept:
+                path.unlink(missing_ok=True)
+
+    def _read(self) -> Turn | None:
+        """The turn of before. One whose step never happened, or that a store which was set back does not know, is none."""
+        try:
+            table = json.loads(self._turn_file.read_bytes())
+            done = None if table["done"] is None else Done(**table["done"])
+            found = Turn(table["name"], table["steps"], tuple(table["tasks"]), table["before"], done)
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            raise DamagedFile(f"`{self._turn_file}` should be a round as it was written, found something else.") from None
+        known = self.store.added().get(found.name)
+        if known is None or (found.done is not None and found.done.step > self.store.step):
+            return None
+        return found
+
+
+def tensors(path: Path, store: Store, less: Path | None = None) -> dict[str, Tensor]:
+    """What a file has of the shared layers of a store, by their names there.
+
+    :param less: another set, which is taken from it.
+    :raises NotFound: there is no such file.
+    :raises DamagedFile: it is no parameter set.
+    :raises RefusedValue: `names`: it has nothing of these layers.
+    """
+    try:
+        with SetFile(path) as file:
+            names = [name for name in store.layout.shared() if name.removeprefix(SHARED) in file.spec]
+            found = {name: torch.from_numpy(file.read(name.removeprefix(SHARED))) for name in names}
+    except FileNotFoundError:
+        raise NotFound(f"`{path}` should be a parameter set, found no such file.") from None
+    if not found:
+        raise RefusedValue(Reason.NAMES, f"`{path.name}` should have the stream's shared layers, found none of them.")
+    if less is None:
+        return found
+    base = tensors(less, store)
+    if set(base) != set(found):
+        raise RefusedValue(Reason.NAMES, "the base and the target of a round should have the same names, found others.")
+    for name, tensor in found.items():
+        if tensor.shape != base[name].shape or tensor.dtype != base[name].dtype:
+            raise RefusedValue(Reason.SHAPE, f"{name!r} should be alike in base and target, found that it is not.")
+        tensor.sub_(base[name])
+    return found
