@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from queues.store.layout import missing
+from queues.store.layout import Layout, missing
 from queues.store.mapped import Mapped
 from queues.store.slabs import Slabs
 from queues.store.store import Sent, Verdict
@@ -50,6 +50,14 @@ class FileReader:
                     f"`{path}` should be the parameters of a stream, found no such file.", hint="Start the stream's server."
                 ) from None
             return self._map
+
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes of all parameters, and where they lie in a slot.
+
+        :raises Unreachable, DamagedFile, StorageFailed: there is no store, or none that can be read.
+        """
+        return self._current().layout
 
     def step(self) -> int:
         """The step that `read` would give now.
@@ -95,14 +103,18 @@ class FileReader:
         :raises QueueFull: there is no room for it now.
         :raises StorageFailed, Unreachable, DamagedFile: the disk refused, or there is no store.
         """
-        self._slabs().lay(gradient)
+        self.slabs().lay(gradient)
 
     def withdraw(self, batch: str, attempt: int) -> None:
         """Take back a gradient that was laid down and not submitted."""
         with storage(self._folder):
-            self._slabs().free(batch, attempt, earlier=False)
+            self.slabs().free(batch, attempt, earlier=False)
 
-    def _slabs(self) -> Slabs:
+    def slabs(self) -> Slabs:
+        """Where gradients are laid.
+
+        :raises Unreachable, DamagedFile, StorageFailed: there is no store, or none that can be read.
+        """
         table = self._current().table
         return Slabs(self._folder / "slabs", table.slabs, table.slab_bytes)
 
