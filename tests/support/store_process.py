@@ -40,14 +40,14 @@ class KilledWriter(FileWriter):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def serve(folder: Path, spec: StreamSpec, rows: bool, point: str, times: int, boot: str) -> None:
+def serve(folder: Path, spec: StreamSpec, rows: bool, point: str, times: int, boot: str, count: int = COUNT) -> None:
     """Send and apply what is left of the stream, as a worker and a server would that know which batches are done with."""
     KilledWriter.point, KilledWriter.left = point, times
     if point == "moving":
         _kill_while_moving(times)
     writer = KilledWriter(folder, spec, parameters(), "epoch", boot=boot)
     reader = FileReader(folder)
-    for gradient in stream(COUNT, rows=rows):
+    for gradient in stream(count, rows=rows):
         if writer.applied(gradient.batch) is None:
             reader.send(gradient)
             found = writer.received(gradient.batch, 1)

@@ -1,5 +1,6 @@
 """Whoever writes a store may be killed at any point: whoever goes on comes to the bits that nobody's death would have left."""
 
+import random
 import signal
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 from queues.store.reader import FileReader
 from tests.support import store_process
 from tests.support.plain_optim import PlainStore, parameters, read, same, spec_of, stream
-from tests.support.store_process import COUNT, run
+from tests.support.store_process import COUNT, ended, run, serve, start
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -24,10 +25,10 @@ POINTS = (
 LEARNING = {"adamw": {}, "lazy": {"lazy": True}, "momentum": {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.1}}
 
 
-def expected(learning: dict[str, object], rows: bool) -> dict[str, torch.Tensor]:
+def expected(learning: dict[str, object], rows: bool, count: int = COUNT) -> dict[str, torch.Tensor]:
     """What nobody's death would have left; of `lazy` by a process that lived, for there is no such optimiser elsewhere."""
     plain = PlainStore(spec_of(learning), parameters())
-    for gradient in stream(COUNT, rows=rows):
+    for gradient in stream(count, rows=rows):
         plain.apply((gradient,))
     return plain.values()
 
@@ -70,6 +71,27 @@ def test_killed_again_and_again(tmp_path: Path, learning: dict[str, object]) -> 
     assert same(read(FileReader(folder))[1], read(FileReader(whole))[1])
     if "lazy" not in learning:
         assert same(read(FileReader(folder))[1], expected(learning, rows=True))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
+    """Given processes that are killed from outside at moments drawn by lot, power cuts among them, Then the bits are the same."""
+    spec, folder, count, lot = spec_of(), tmp_path / "store", 60, random.Random(seed)
+    boot, deaths = 0, 0
+    for _ in range(60):
+        boot += lot.random() < 0.15
+        process = start(serve, folder, spec, seed % 2 == 0, "", 0, f"boot-{boot}", count)
+        process.join(0.05 + lot.random() * 0.15)
+        process.kill()
+        deaths += ended(process) != 0
+        if process.exitcode == 0:
+            break
+    else:
+        assert ended(start(serve, folder, spec, seed % 2 == 0, "", 0, f"boot-{boot}", count)) == 0
+    assert deaths
+    step, found = read(FileReader(folder))
+    assert step == count
+    assert same(found, expected({}, rows=seed % 2 == 0, count=count))
 
 
 def test_the_killed_are_killed_where_it_says() -> None:
