@@ -118,9 +118,12 @@ class Streams:
     def table(self, name: str) -> dict[str, Any]:
         """A stream and how its process is: running, starting, failed with a reason, or stopped."""
         home = self.home(name)
-        spec = home.spec
-        about = {"name": name, "encoder": spec.encoder, "tasks": [task.name for task in spec.tasks], "folder": str(home.folder)}
-        return about | self._state(home)
+        about: dict[str, Any] = {"name": name, "encoder": None, "tasks": [], "folder": str(home.folder)}
+        try:
+            spec = home.spec
+        except TrunklineError as error:  # its server says the same; the others are told of all the same
+            return about | self._state(home) | {"reason": error.message}
+        return about | {"encoder": spec.encoder, "tasks": [task.name for task in spec.tasks]} | self._state(home)
 
     def _state(self, home: StreamHome) -> dict[str, Any]:
         with self._lock:

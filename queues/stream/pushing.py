@@ -2,13 +2,13 @@
 
 import csv
 import json
+import os
 import random
 import secrets
+import select
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from queues.stream.asking import Ask
 from trunkline.clock import Clock, Deadline
@@ -22,6 +22,12 @@ LINES = 1000
 BYTES = 8 << 20
 """Of one push, unless a line has more."""
 
+LINE_LIMIT = 32 << 20
+"""Bytes of a line on standard input at most; the server has a limit of its own."""
+
+QUIET_SECONDS = 0.5
+"""That standard input may be quiet before what came is pushed."""
+
 
 def push(ask: Ask, task: str, file: str, *, producer: str | None, first: int, clock: Clock, seconds: float) -> Result:
     """Push all lines of a file. Where the queue has no room, it is tried again for a while.
@@ -34,6 +40,8 @@ def push(ask: Ask, task: str, file: str, *, producer: str | None, first: int, cl
     """
     name, done, waiting = producer or f"cli-{secrets.token_hex(6)}", 0, {}
     for line, body in _pieces(_lines(file)):
+        if not body.strip():
+            continue
         query = {"producer": name, "first": first + done, "line": line}
         try:
             told = persist(
@@ -54,32 +62,42 @@ def push(ask: Ask, task: str, file: str, *, producer: str | None, first: int, cl
     return Result(data, [f"{done} samples pushed" + (f"; waiting: {depth}" if depth else "")])
 
 
-@contextmanager
-def _open(file: str) -> Iterator[Any]:
+def _lines(file: str) -> Iterator[bytes | None]:
+    """Lines of JSON, one for each of the file, so that numbers of lines are the file's own; None where no more come for now."""
     if file == "-":
-        yield sys.stdin.buffer
+        yield from _flowing(sys.stdin.fileno())
         return
     path = Path(file)
     if not path.is_file():
         raise UsageError(f"`FILE` should be a file of samples, or - for standard input, found none at {file}.")
-    with path.open("rb") as opened:
-        yield opened
-
-
-def _lines(file: str) -> Iterator[bytes]:
-    """Lines of JSON, one for each line of the file, so that numbers of lines are the file's own."""
-    form = {".csv": ",", ".tsv": "\t"}.get(Path(file).suffix.lower())
+    form = {".csv": ",", ".tsv": "\t"}.get(path.suffix.lower())
     if form is not None:
-        yield from _cells(Path(file), form)
+        yield from _cells(path, form)
         return
-    with _open(file) as opened:
+    with path.open("rb") as opened:
         for line in opened:
             yield line if line.endswith(b"\n") else line + b"\n"
 
 
+def _flowing(handle: int) -> Iterator[bytes | None]:
+    """Lines of what may stay open all day. What came is not kept waiting for what has not."""
+    rest = b""
+    while True:
+        if not select.select([handle], [], [], QUIET_SECONDS)[0]:
+            yield None
+            continue
+        more = os.read(handle, 1 << 16)
+        if not more:
+            break
+        *lines, rest = (rest + more).split(b"\n")
+        if len(rest) > LINE_LIMIT:
+            raise SampleError(f"a line on standard input should have at most {LINE_LIMIT} bytes, found more.")
+        yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest + b"\n"
+
+
 def _cells(path: Path, delimiter: str) -> Iterator[bytes]:
-    if not path.is_file():
-        raise UsageError(f"`FILE` should be a file of samples, found none at {path}.")
     with path.open(encoding="utf-8-sig", newline="") as opened:
         reader = csv.DictReader(opened, delimiter=delimiter, strict=True)
         try:
@@ -94,14 +112,15 @@ def _cells(path: Path, delimiter: str) -> Iterator[bytes]:
             raise SampleError(f"`{path}`, line {reader.line_num}: should be a row of cells, found: {error}.") from None
 
 
-def _pieces(lines: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+def _pieces(lines: Iterator[bytes | None]) -> Iterator[tuple[int, bytes]]:
     """Lines in bodies of a size that a server takes, each with the number of its first line."""
     number, piece, size, first = 1, list[bytes](), 0, 1
     for line in lines:
-        if piece and (len(piece) == LINES or size + len(line) > BYTES):
+        if piece and (line is None or len(piece) == LINES or size + len(line) > BYTES):
             yield first, b"".join(piece)
             piece, size, first = [], 0, number
-        piece.append(line)
-        size, number = size + len(line), number + line.count(b"\n")
-    if any(line.strip() for line in piece):
+        if line is not None:
+            piece.append(line)
+            size, number = size + len(line), number + line.count(b"\n")
+    if piece:
         yield first, b"".join(piece)

@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -197,8 +197,10 @@ class _Redis:
         except Unreachable as error:
             logger.warning("%s", error)
             if self.embedded is not None:
-                with suppress(TrunklineError):
+                try:
                     self.embedded.start()
+                except TrunklineError as again:  # a full disk, for example: it is tried with each look
+                    logger.warning("%s", again)
         except TrunklineError as error:
             logger.warning("%s", error)
 

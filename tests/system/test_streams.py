@@ -18,9 +18,10 @@ from queues.redis import RedisQueues, script
 from queues.stream.home import StreamHome
 from tests.support import small_stream
 from tests.support.cluster import Cluster
+from tests.support.disk import disk
 from tests.support.served import Served, served
 from trunkline.clock import SystemClock
-from trunkline.errors import Conflict, QueueFull, QueuePaused, Unreachable
+from trunkline.errors import Conflict, ConnectionFailed, QueueFull, QueuePaused, StorageFailed, Unreachable
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -125,6 +126,47 @@ def test_a_redis_that_evicts_or_forgets_is_refused(tmp_path: Path, setting: str)
         assert setting in stream.said()
     finally:
         redis.stop()
+
+
+def test_a_full_disk_stops_nothing_for_good(tmp_path: Path) -> None:
+    """A server of queues that has each command on the disk ends where the disk refuses one; it comes back with all it took."""
+    with disk(tmp_path / "small", "96m") as made:
+        if made is None:
+            pytest.skip("no disk of its own could be mounted for this test")
+        home = small_stream.folder(tmp_path / "small" / "reviews", store={"kind": "memory"})
+        with served(home) as stream:
+            stream.call("POST", "queues/mood/state", json.dumps({"state": "paused"}))
+            stream.call("POST", "queues/mood/state", json.dumps({"state": "open"}))
+            stream.call("POST", "queues/mood/samples", body(ROW), producer="me", first=1)
+            made.fill()
+            with pytest.raises((ConnectionFailed, StorageFailed)):
+                for number in range(2, 2000):
+                    stream.call("POST", "queues/mood/samples", body(*[ROW] * 3), producer="me", first=number)
+                    stream.call("PATCH", "queues/mood", json.dumps({"settings": {"weight": 1.0 + number / 1000}}))
+            made.empty()
+            stream.wait("the queues to come back", lambda: stream.call("GET", "queues/mood")["pushed"] >= 1, 60.0)
+            last = stream.call("GET", "queues/mood")["pushed"]
+            told = stream.call("POST", "queues/mood/samples", body(ROW), producer="me", first=last + 1)
+            assert told["samples"] == 1
+            assert conserved(stream, "mood")
+            assert stream.process is not None
+            assert stream.process.poll() is None
+
+
+def test_a_store_of_another_stream_is_refused(tmp_path: Path) -> None:
+    homes = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        homes.append(small_stream.folder(tmp_path / name / "reviews"))
+    with served(homes[0]) as first:
+        first.stop()
+    shutil.copytree(homes[0].store, homes[1].store, dirs_exist_ok=True)
+    second = Served(homes[1])
+    try:
+        assert second.launch().wait(90) == 5
+        assert "of the store" in second.said()
+    finally:
+        second.end()
 
 
 def test_a_folder_without_a_stream_is_told(tmp_path: Path) -> None:
@@ -286,6 +328,51 @@ def test_a_stream_from_its_declaration_to_its_end(cluster: Cluster) -> None:
     assert admin(cluster, "stream", "list") == []
     assert not home.folder.exists()
     assert not _alive(int((home.redis / "redis.pid").read_text()) if (home.redis / "redis.pid").exists() else 0)
+
+
+def test_what_is_pushed_is_learned_and_accounted_for(cluster: Cluster) -> None:
+    (cluster.folder / "learn.toml").write_text("evaluate_steps = 2\n" + DECLARATION, encoding="utf-8")
+    admin(cluster, "stream", "create", "learns", "--encoder", "tiny", "--file", str(cluster.folder / "learn.toml"))
+    worker = ["worker", "learns", "--threads", "1", *cluster.state]
+    working = cluster.processes.start("worker", cluster.processes.command(ADMIN, worker))
+
+    # What stays open is not waited for to its end.
+    pushing = cluster.processes.command(ADMIN, ["queue", "push", "both", "-", "--stream", "learns", *cluster.state])
+    with subprocess.Popen(pushing, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cluster.folder) as process:
+        assert process.stdin is not None
+        process.stdin.write(body(*[ROW] * 8))
+        process.stdin.flush()
+
+        def applied() -> bool:
+            found = cluster.call("GET", "/v1/admin/streams/learns")["server"]
+            return [one["applied"] for one in found["queues"]] == [8, 8]
+
+        cluster.wait("all that was pushed to be applied", applied, 120.0)
+        assert process.poll() is None
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+    bad = RedisQueues(connect(json.loads((cluster.folder / "master/streams/learns/server.json").read_bytes())["redis"]), "learns")
+    bad.push("mood", [b"not a sample of ours"] * 4)
+    bad._client.close()
+    cluster.wait("the bad batch to be put aside", lambda: len(admin(cluster, "queue", "dead", "list", "mood")) == 1, 60.0)
+    (dead,) = admin(cluster, "queue", "dead", "list", "mood", "--stream", "learns")
+    assert "should begin with" in dead["reason"]
+    assert admin(cluster, "queue", "dead", "retry", "mood", dead["batch"])["batches"] == 1
+    cluster.wait("it to be put aside again", lambda: len(admin(cluster, "queue", "dead", "list", "mood")) == 1, 60.0)
+    assert admin(cluster, "queue", "dead", "purge", "mood", "--yes")["samples"] == 4
+
+    found = admin(cluster, "encoder", "lineage", "tiny")
+    assert [one["number"] for one in found["versions"]] == [1]
+    assert sorted(one["task"] for one in found["streams"]["learns"]) == ["mood"] * 2 + ["price"] * 4
+    assert [one["step"] for one in admin(cluster, "stream", "lineage", "learns", "--most", "2")] == [6, 5]
+    watched = admin(cluster, "queue", "watch", "--timeout", "1")
+    assert {one["task"] for one in watched["scores"]} == {"mood"}
+    assert admin(cluster, "stream", "snapshot", "learns", "--out", "now.safetensors")["step"] == 6
+    assert admin(cluster, "stream", "replay", "learns", "--threads", "1")["same"] is True
+    working.send_signal(signal.SIGTERM)
+    assert working.wait(60) == 0
+    admin(cluster, "stream", "remove", "learns", "--yes")
 
 
 def test_a_stranger_pushes_nothing(cluster: Cluster) -> None:
