@@ -18,13 +18,14 @@ from queues.store.writer import CHECKPOINTS, FileWriter
 from queues.stream.home import StreamHome
 from queues.stream.model import Learner
 from queues.stream.record import Entry, Record
+from queues.stream.rounds import BEGINS
 from queues.stream.together import join
 from tasks.balance import Rule, find
 from trunkline.errors import Conflict, NotFound
 from trunkline.sets import SetFile
 
 Deltas = Callable[[str], Mapping[str, Tensor]]
-"""What a round of a name added."""
+"""What a round of a name added, or, of one that ends with `rounds.BEGINS`, began with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,9 @@ class _Run:
         if not entries[0].task:
             if self._deltas is None:
                 raise NotFound(f"what round {entries[0].batch} added at step {entries[0].step} should be given, found nothing.")
-            self._writer.add(self._deltas(entries[0].batch), entries[0].batch)
+            name = entries[0].batch
+            come_in = self._writer.put if name.endswith(BEGINS) else self._writer.add
+            come_in(self._deltas(name), name)
             return 0
         gradients = tuple(self._computed(entry) for entry in entries)
         if self._together:

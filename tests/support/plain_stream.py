@@ -107,7 +107,7 @@ class PlainStream:
             new = [sample for number, sample in enumerate(samples, first) if number > last]
             if not new:
                 return "DUPLICATE", depth
-        if line.state != "open":
+        if line.state not in ("open", "filling"):
             return "PAUSED", depth
         if depth + len(new) > line.most or self.bytes + sum(len(sample) + STAMP for sample in new) > self.budget:
             return "BUSY", depth
@@ -144,7 +144,7 @@ class PlainStream:
                 batch.fails += 1
             if batch.fails >= self.attempts:
                 self._bury(batch, "its worker was silent for longer than the lease")
-            elif self.lines[batch.queue].state in ("paused", "stopped"):
+            elif self.lines[batch.queue].state not in ("open", "draining"):
                 batch.free = batch.aside = True
             else:
                 batch.free, batch.attempt, batch.ends = False, batch.attempt + 1, self.now + self.lease
