@@ -69,7 +69,7 @@ class Form:
     pieces: tuple[tuple[int, memoryview], ...]  # where each begins
     size: int  # of the whole, bytes
 
-    def chunks(self, most: int = 1 << 18) -> Iterator[bytes | memoryview]:
+    def chunks(self, most: int = 1 << 18) -> Iterator[bytes]:
         """All of it in order, what lies between two pieces as zeros.
 
         :param most: bytes of a chunk, about.
@@ -84,7 +84,7 @@ class Form:
                 yield bytes(small)
                 small.clear()
             if len(piece) >= most:
-                yield from (piece[start : start + most] for start in range(0, len(piece), most))
+                yield from (bytes(piece[start : start + most]) for start in range(0, len(piece), most))
 
 
 def encode(sent: Sent, *, half: bool = False) -> Form:

@@ -13,9 +13,11 @@ from queues.connection import Client, connect
 from queues.embedded import EmbeddedServer
 from queues.redis import RedisQueues
 from queues.store.memory import MemoryStore
+from queues.store.reader import FileReader
 from queues.store.writer import FileWriter
 from queues.stream.api.app import make_app
 from queues.stream.api.serve import SocketServer
+from queues.stream.depot import Depot
 from queues.stream.desk import Desk
 from queues.stream.edge import Edge
 from queues.stream.home import StreamHome
@@ -64,10 +66,13 @@ def serve(home: StreamHome, stop: threading.Event, clock: Clock, *, accept: bool
         keeping = parts.enter_context(_Thread("keeper", lambda stopping: keeper.run(stopping.is_set)))
         queues = RedisQueues(redis.client, spec.name, epoch=home.epoch, worker="desk")
         desk = Desk(home, spec, queues, Edge(learner.packers), keeper, clock)
-        api = parts.enter_context(SocketServer(make_app(desk), home.socket, clock))
+        depot = Depot(home, spec, FileReader(home.store, clock=clock), incarnation, clock) if spec.store.kind == "file" else None
+        api = parts.enter_context(SocketServer(make_app(desk, depot), home.socket, clock))
         logger.info("serving stream %s, incarnation %d, in %s", spec.name, incarnation, home.folder)
         while not stop.wait(LOOK_SECONDS) and api.alive() and keeping.alive():
             redis.look(desk)
+            if depot is not None:
+                depot.look()
         logger.info("stopping")
         keeping.end()
 

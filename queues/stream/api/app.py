@@ -16,15 +16,16 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from queues.settings import State
-from queues.stream.api import rounds
+from queues.stream.api import parameters, rounds
 from queues.stream.api.answers import HANDLERS, body_of, number, read_body
+from queues.stream.depot import Depot
 from queues.stream.desk import Desk
 from queues.stream.edge import BODY_LIMIT
 from trunkline.errors import UsageError
 from trunkline.values import Section
 
 STEP_HEADER, DIGEST_HEADER, APPLIED_HEADER = "X-Trunkline-Step", "X-Trunkline-Digest", "X-Trunkline-Applied"
-"""On a snapshot: the step that it is of, the SHA-256 of its bytes, and as JSON the samples of each task that were applied by then."""
+"""On a snapshot: the step that it is of, the SHA-256 of its bytes, and as JSON the samples of each task that it learned from."""
 
 PRODUCER_LIMIT = 200
 """Characters of a producer's name at most: it becomes a part of a key."""
@@ -55,8 +56,11 @@ class Replay(Section):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None  # of torch, as the workers had them
 
 
-def make_app(desk: Desk) -> Starlette:
-    """Everything that the server of a stream answers."""
+def make_app(desk: Desk, depot: Depot | None = None) -> Starlette:
+    """Everything that the server of a stream answers.
+
+    :param depot: for workers on other machines; None: there are none.
+    """
 
     def get(path: str, function: Callable[[Request], Any]) -> Route:
         async def answer(request: Request) -> Response:
@@ -143,7 +147,7 @@ def make_app(desk: Desk) -> Starlette:
         post(f"{queue}/dead/purge", purge_dead),
         *rounds.routes(desk),
     ]
-    return Starlette(routes=routes, exception_handlers=HANDLERS)
+    return Starlette(routes=[*routes, *parameters.routes(depot)], exception_handlers=HANDLERS)
 
 
 def _task(request: Request) -> str:
