@@ -4,10 +4,11 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 
-from master.api import admin_encoders, admin_jobs, admin_nodes, admin_rules, answers, blobs, children, streams
+from master.api import admin_encoders, admin_jobs, admin_nodes, admin_rules, answers, blobs, children, streams, workers
 from master.api.access import admin_only
 from master.api.files import Files
 from master.api.parts import Parts
+from master.worker_tokens import WorkerTokens
 from trunkline import __version__
 from trunkline.wire import SPOKEN
 
@@ -28,6 +29,9 @@ def make_app(parts: Parts) -> FastAPI:
         admin = streams.routes(parts, files, parts.streams)
         app.include_router(admin, prefix="/v1/admin", dependencies=[Depends(admin_only(parts))])
         app.include_router(streams.pushes(parts, parts.streams))
+        tokens = WorkerTokens(parts.streams)
+        app.include_router(workers.admin(parts, tokens), prefix="/v1/admin", dependencies=[Depends(admin_only(parts))])
+        app.include_router(workers.routes(parts, parts.streams, tokens))
     return app
 
 

@@ -19,5 +19,5 @@ class Described(Value):
     tensors: tuple[tuple[str, tuple[int, ...]], ...]  # all parameters, in their order
     files: Manifest  # of the encoder
     modules: dict[ModuleName, Digest]  # the user's own code, which every machine has from its owner
-    redis: Annotated[str, Field(repr=False)] | None  # of the queues; None: the embedded one, which no other machine reaches
-    broker: Annotated[str, Field(repr=False)] | None  # of the doorbell
+    redis: Annotated[str | None, Field(repr=False)]  # of the queues; None: the embedded one, which no other machine reaches
+    broker: Annotated[str | None, Field(repr=False)]  # of the doorbell
