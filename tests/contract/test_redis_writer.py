@@ -168,8 +168,6 @@ def test_a_queue_gives_no_more_batches_than_may_be_out(make: Make, clock: Manual
     lost = {taken(queues).id, taken(queues).id, taken(queues).id}
     others = {claim.id for claim in out if claim is not mine[0]}
     assert lost == {third.id} | others, "what is lost is handed out again, whatever may be out"
-        "what is lost is handed out again, whatever may be out"
-    )
     assert queues.claim() is None
     queues.configure("a", QueueSettings(batch_size=2))
     assert taken(queues).samples == tuple(numbered(7, 8))
