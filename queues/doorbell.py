@@ -22,8 +22,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from celery import Celery, bootsteps
 from celery.concurrency import get_implementation
-from celery.exceptions import WorkerTerminate
+from celery.exceptions import CPendingDeprecationWarning, WorkerTerminate
 from celery.platforms import SecurityWarning
+from celery.signals import setup_logging
 from celery.worker import state
 from kombu.exceptions import KombuError
 
@@ -98,6 +99,7 @@ def make_app(broker: str, stream: str, station: "Station | None" = None, *, visi
             "socket_connect_timeout": SOCKET_TIMEOUT,
             "socket_keepalive": True,
             "health_check_interval": 25,
+            **({"max_retries": 1, "interval_start": 0.1} if station is None else {}),  # who rings has other things to do
         },
         result_backend_transport_options=timeout,
         visibility_timeout=visibility,
@@ -126,7 +128,7 @@ def make_app(broker: str, stream: str, station: "Station | None" = None, *, visi
         enable_utc=True,
     )
 
-    @found.task(name=TASK)
+    @found.task(name=TASK, shared=False)
     def drain(stream: str) -> None:
         if station is not None:
             station.answer(stream)
@@ -139,11 +141,12 @@ def make_app(broker: str, stream: str, station: "Station | None" = None, *, visi
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(app: Celery) -> Iterator[None]:
     """What Celery and its transport say, as ours."""
+    transport = app.connection_for_write()  # not connected
     try:
         yield
-    except (KombuError, OSError) as error:
+    except (KombuError, OSError, *transport.connection_errors, *transport.channel_errors) as error:
         raise Unreachable(
             f"the broker of the doorbell should answer, found: {str(error) or type(error).__name__}.", hint="Is its server running?"
         ) from None
@@ -156,7 +159,7 @@ def ring(app: Celery, count: int = 1) -> int:
     :raises Unreachable: the broker does not answer; nobody heard anything.
     """
     stream = app.conf.broker_transport_options["global_keyprefix"].split(":")[1]
-    with _told(), app.producer_or_acquire() as producer:
+    with _told(app), app.producer_or_acquire() as producer:
         more = min(count, MOST) - producer.channel.queue_declare(queue=QUEUE).message_count
         for _ in range(more):
             app.send_task(TASK, (stream,), producer=producer, retry=False, ignore_result=True)
@@ -168,7 +171,7 @@ def waiting(app: Celery) -> int:
 
     :raises Unreachable: the broker does not answer.
     """
-    with _told(), app.connection_for_write() as connection:
+    with _told(app), app.connection_for_write() as connection:
         return int(connection.default_channel.queue_declare(queue=QUEUE).message_count)
 
 
@@ -177,7 +180,7 @@ def effective_visibility(app: Celery) -> float:
 
     :raises Unreachable: the broker does not answer.
     """
-    with _told(), app.connection_for_read() as connection:
+    with _told(app), app.connection_for_read() as connection:
         return float(connection.default_channel.visibility_timeout)
 
 
@@ -356,16 +359,25 @@ def work(station: Station, *, pool: str = "solo", name: str | None = None) -> No
     if found != wanted:
         raise SettingsError(f"the visibility timeout of the broker should be {wanted:g} s, found {found:g}.")
     station.open()
-    worker = _program(app)(
-        hostname=name, pool=pool, concurrency=1, without_mingle=True, without_gossip=True, quiet=True, loglevel="WARNING"
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SecurityWarning)  # of root, who could unpickle messages: here none is
-        worker.start()
+    setup_logging.connect(_as_it_is)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SecurityWarning)  # of root, who could unpickle messages: here none is
+            warnings.simplefilter("ignore", CPendingDeprecationWarning)  # of a setting that is meant as it is
+            worker = _program(app)(
+                hostname=name, pool=pool, concurrency=1, without_mingle=True, without_gossip=True, quiet=True, loglevel="WARNING"
+            )
+            worker.start()
+    finally:
+        setup_logging.disconnect(_as_it_is)
     if station.error is not None:
         raise station.error
     if worker.exitcode:
         raise FailedError(f"the worker should end when it is told to, found that Celery ended it with {worker.exitcode}.")
+
+
+def _as_it_is(**_: Any) -> None:
+    """Celery leaves the logs alone where somebody else has set them up."""
 
 
 def _program(app: Celery) -> Any:
