@@ -42,6 +42,21 @@ class _Ends:
     writer: asyncio.StreamWriter
 
 
+class _Reader(asyncio.StreamReader):
+    """Gives what was received, also where sending failed meanwhile: then it says why."""
+
+    def set_exception(self, exc: Exception) -> None:
+        self.feed_eof()
+
+
+async def _connected(path: Path) -> _Ends:
+    reader = _Reader(limit=CHUNK)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_unix_connection(lambda: protocol, str(path))
+    return _Ends(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
+
 async def relay(parts: Parts, socket: Path, target: str, request: Request) -> Response:
     """Have the server of a stream answer a call.
 
@@ -54,12 +69,21 @@ async def relay(parts: Parts, socket: Path, target: str, request: Request) -> Re
     if not re.fullmatch(r"\d{1,18}", length):
         raise UsageError(f"`Content-Length` should be a number of bytes, found {length[:40] or 'none'}.")
     try:
-        ends = _Ends(*await asyncio.open_unix_connection(str(socket), limit=CHUNK))
+        ends = await _connected(socket)
     except OSError as error:
         raise _away(error.strerror or "nobody") from None
     try:
         status, headers = await _ask(parts, ends, target, request)
-        return _Down(parts, ends, status, headers)
+        if status < 400:
+            return _Down(parts, ends, status, headers)
+        async with asyncio.timeout(parts.settings.idle_seconds):
+            told = await ends.reader.readexactly(min(int(headers["content-length"]), CHUNK))
+        ends.writer.close()
+        kept = {"content-type": headers.get("content-type", ""), "connection": "close"}  # or a refused body would have to be read
+        return Response(told, status, kept)
+    except (asyncio.IncompleteReadError, TimeoutError, OSError) as error:
+        ends.writer.close()
+        raise _away(str(error)) from None
     except BaseException:
         ends.writer.close()
         raise
@@ -70,7 +94,7 @@ async def _ask(parts: Parts, ends: _Ends, target: str, request: Request) -> tupl
     told = {name: request.headers[name] for name in UP if name in request.headers}
     if not all(_VALUE.fullmatch(text) for text in (target, *told.values())):
         raise UsageError("a call should have printable headers, found others.")
-    lines = [f"{request.method} {target} HTTP/1.1", "host: localhost", "connection: close"]
+    lines = [f"{request.method} {target} HTTP/1.1", "host: localhost"]  # kept open: a refusal is not followed by a reset
     lines += [f"{name}: {value}" for name, value in told.items()]
     ends.writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
     sending = asyncio.create_task(_send(parts, ends.writer, request))
@@ -86,7 +110,7 @@ async def _ask(parts: Parts, ends: _Ends, target: str, request: Request) -> tupl
                 raise error  # the caller is gone, or does not go on; where the server takes no more, it says why
             _check(parts, deadline)
         return _head(reading.result())
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
+    except asyncio.LimitOverrunError as error:
         raise _away(str(error)) from None
     finally:
         for task in (sending, reading):
@@ -137,8 +161,6 @@ class _Down(Response):
         super().__init__(None, status, dict(headers))
         self._parts, self._ends = parts, ends
         self._left = int(headers.get("content-length", 0))
-        if status >= 400:
-            self.headers["connection"] = "close"  # or the rest of a refused body would have to be read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.create_task(_disconnected(receive))

@@ -2,7 +2,7 @@
 
 What a body says of itself is compared with what the store has before its numbers are taken: a name that is no parameter of its
 task, a shape that is another, or more bytes than a gradient can have, and the rest is not even read. Whether the numbers are
-finite is the writer's to say, for that counts against the batch.
+finite, and of which step they are, is the writer's to judge, for then the batch is computed again.
 """
 
 import mmap
@@ -54,14 +54,12 @@ class Arrivals:
             yield Arrival(self, slabs, size, handle, part)
 
     def check(self, table: Table) -> None:
-        """:raises RefusedValue: `names`, `shape`, `base`, `malformed`: it is none of this store's."""
+        """:raises RefusedValue: `names`, `shape`, `malformed`: it is none of this store's."""
         numbers = (table.attempt, table.base, table.samples)
         if not 0 < len(table.batch) <= BATCH_LIMIT or not all(0 <= number < NUMBER_LIMIT for number in numbers):
             raise RefusedValue(Reason.MALFORMED, "a gradient should name its batch, attempt, base and samples, found others.")
         if table.task not in self.tasks:
             raise RefusedValue(Reason.NAMES, f"a gradient should be of a task of the stream, found {table.task[:80]!r}.")
-        if table.base > (step := self.reader.step()):
-            raise RefusedValue(Reason.BASE, f"a gradient should be of step {step} at most, found one of {table.base}.")
         for part in table.parts:
             self._check(table.task, part)
 

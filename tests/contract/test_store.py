@@ -1,7 +1,9 @@
 """One suite against every kind of parameter store: what it comes to is what plain loops come to, and what is wrong is told."""
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +15,14 @@ from torch import Tensor, nn
 from queues.store.layout import Slot
 from queues.store.memory import MemoryStore
 from queues.store.reader import FileReader
+from queues.store.remote import RemoteReader
 from queues.store.store import Rows, Sent, StoreReader, Verdict
 from queues.store.writer import FileWriter
 from queues.stream.spec import StreamSpec
+from tests.support.elsewhere import Master, master
 from tests.support.plain_optim import SHAPES, TASKS, PlainStore, dense, parameters, read, same, sent, spec_of, stream
 from trunkline.errors import Conflict, NotFound, QueueFull, Reason, RefusedValue, SpecError
+from trunkline.https import Patience
 from trunkline.sets import SetFile
 
 pytestmark = pytest.mark.contract
@@ -25,24 +30,37 @@ pytestmark = pytest.mark.contract
 Writer = MemoryStore | FileWriter
 Kind = Callable[..., tuple[Writer, StoreReader]]
 
+SHORT = Patience(connect=5.0, answer=30.0, progress=0.5, first_pause=0.05)
 
-@pytest.fixture(params=["memory", "file"])
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Master]:
+    with master(tmp_path_factory.mktemp("master")) as made:
+        yield made
+
+
+@pytest.fixture(params=["memory", "file", "http"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    opened: list[Writer] = []
+    with ExitStack() as opened:
 
-    def make(spec: StreamSpec, start: Mapping[str, Tensor] | None = None, most: int = 64) -> tuple[Writer, StoreReader]:
-        start = parameters() if start is None else start
-        if request.param == "memory":
-            store = MemoryStore(spec, start, most=most)
-            opened.append(store)
-            return store, store.reader()
-        writer = FileWriter(tmp_path / "store", spec, start, "epoch", slabs=most)
-        opened.append(writer)
-        return writer, FileReader(tmp_path / "store")
+        def make(spec: StreamSpec, start: Mapping[str, Tensor] | None = None, most: int = 64) -> tuple[Writer, StoreReader]:
+            start = parameters() if start is None else start
+            if request.param == "memory":
+                store = MemoryStore(spec, start, most=most)
+                opened.callback(store.close)
+                return store, store.reader()
+            if request.param == "file":
+                writer = FileWriter(tmp_path / "store", spec, start, "epoch", slabs=most)
+                opened.callback(writer.close)
+                return writer, FileReader(tmp_path / "store")
+            there: Master = request.getfixturevalue("elsewhere")
+            spec = spec.model_copy(update={"name": f"stream-{uuid.uuid4().hex[:12]}"})
+            writer, depot = opened.enter_context(there.store(spec, start, slabs=most))
+            https = there.https(patience=SHORT)
+            opened.callback(https.close)
+            return writer, there.reader(depot, https)
 
-    yield make
-    for store in opened:
-        store.close()
+        yield make
 
 
 def slot_of(store: Writer) -> Slot:
@@ -258,7 +276,8 @@ def test_old_verdicts_are_forgotten_and_new_ones_are_not(make: Kind) -> None:
     for number in range(4200):
         store.done(f"batch-{number}", 1, Verdict.STALE)
     assert reader.verdict("batch-0", 1, 0.0) is None
-    assert {reader.verdict(f"batch-{number}", 1, 0.0) for number in range(4200 - 4096, 4200)} == {Verdict.STALE}
+    every = 64 if isinstance(reader, RemoteReader) else 1
+    assert {reader.verdict(f"batch-{number}", 1, 0.0) for number in range(4200 - 4096, 4200, every)} == {Verdict.STALE}
 
 
 def test_done_lets_go_of_this_and_earlier_attempts(make: Kind) -> None:
@@ -326,10 +345,10 @@ def test_a_gradient_that_is_none_is_refused_before_anything_moves(
     give(store, reader, sent(0, "mood", rows=True))
     before, values = kept(store, ""), read(reader)
     good = sent(1, "mood").tensors
-    reader.send(replace(sent(1, "mood"), tensors={"shared/bias": good["shared/bias"]} | dict(tensors)))
-    found = store.received("batch-1", 1)
-    assert found is not None
-    with pytest.raises(RefusedValue) as error:
+    with pytest.raises(RefusedValue) as error:  # what comes over a network is refused at the door, where it can be
+        reader.send(replace(sent(1, "mood"), tensors={"shared/bias": good["shared/bias"]} | dict(tensors)))
+        found = store.received("batch-1", 1)
+        assert found is not None
         store.apply((found,))
     assert error.value.reason == reason
     assert store.applied("batch-1") is None

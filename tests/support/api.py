@@ -17,6 +17,7 @@ from master.api.serve import ApiServer
 from master.blobs import BlobStore
 from master.ledger import Ledger
 from master.settings import MasterSettings
+from master.streams import Streams
 from master.tokens import Gate
 from trunkline.api import BlobFile, Enrolled, Manifest
 from trunkline.clock import SystemClock
@@ -106,7 +107,7 @@ class Running:
 
 
 @contextmanager
-def running_master(folder: Path, **settings: object) -> Iterator[Running]:
+def running_master(folder: Path, *, streams: Streams | None = None, **settings: object) -> Iterator[Running]:
     """A master on any free port, until the block ends."""
     clock = SystemClock()
     tls = pki.ensure(folder / "tls", ["127.0.0.1", "localhost"], clock.now())
@@ -125,6 +126,7 @@ def running_master(folder: Path, **settings: object) -> Iterator[Running]:
         ca=tls.ca.read_text(),
         flower="127.0.0.1:8441",
         url="https://127.0.0.1:8440",
+        streams=streams,
     )
     try:
         with ApiServer(make_app(parts), "127.0.0.1", 0, tls, clock=clock, stop_seconds=2.0) as server:
