@@ -61,9 +61,8 @@ def create(
 
     spec = making.declared(file, {"name": name, "encoder": read_spec(encoder).name})
     rows = making.heldout(spec, file.absolute().parent)
-    files = {path.name: path for path in sorted(encoder.iterdir()) if path.is_file()}
     made = making.create(
-        home.streams / name, spec, files, rows=rows, modules=sorted(home.modules.glob("*.py")), redis=redis, broker=broker
+        home.streams / name, spec, encoder, rows=rows, modules=sorted(home.modules.glob("*.py")), redis=redis, broker=broker
     )
     data = {"name": name, "encoder": spec.encoder, "tasks": [task.name for task in spec.tasks], "folder": str(made.folder)}
     return Result(data, [f"{name}  encoder {spec.encoder}  {', '.join(data['tasks'])}", f"trunkline-child stream serve {name}"])

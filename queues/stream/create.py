@@ -51,25 +51,28 @@ def _rows(task: StreamTask, base: Path) -> Iterator[str]:
 def create(
     folder: Path,
     spec: StreamSpec,
-    encoder: Mapping[str, Path],
+    encoder: Path | Mapping[str, Path],
     *,
     rows: Mapping[str, str] | None = None,
     modules: Sequence[Path] = (),
     redis: str | None = None,
     broker: str | None = None,
+    since: int | None = None,
 ) -> StreamHome:
     """Make a stream's folder, whole or not at all.
 
-    :param encoder: the files of the encoder's folder, by name, with its initial parameter set.
+    :param encoder: an encoder's folder with its initial parameter set; or its files, by name.
     :param rows: held-out ones, as `heldout` gives them.
     :param modules: files of the user's own code.
     :param redis: address of a Redis; None: the embedded one.
     :param broker: of Celery; None: the same.
+    :param since: at a master, the encoder's newest version.
     :raises Conflict: the folder is in use.
     :raises SpecError: the encoder is none, or reads something else than the tasks have.
     :raises StorageFailed: the disk refused.
     """
     rows = rows or {}
+    files = {path.name: path for path in encoder.iterdir() if path.is_file()} if isinstance(encoder, Path) else encoder
     wanted = [
         task.model_copy(update={"heldout": f"heldout/{task.name}.jsonl" if task.name in rows else None}) for task in spec.tasks
     ]
@@ -78,10 +81,10 @@ def create(
         beside.chmod(0o700)
         made = StreamHome(beside)
         made.encoder.mkdir(mode=0o700)
-        for name, path in encoder.items():
+        for name, path in files.items():
             shutil.copyfile(path, made.encoder / name)
         _check_type(spec, made.encoder)
-        made.create(spec, redis, broker)
+        made.create(spec, redis, broker, since=since)
         made.heldout.mkdir()
         for task, text in rows.items():
             (made.heldout / f"{task}.jsonl").write_text(text, encoding="utf-8")

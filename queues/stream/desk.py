@@ -91,7 +91,8 @@ class Desk:
         """Lines of JSON into the queue of a task, or those of all tasks that a name feeds: all of them, or none.
 
         :param producer: who pushes, where a push that is sent again should do no harm.
-        :param first: the number of the first of these samples at that producer, which counts from 1 and leaves none out.
+        :param first: the number of the first of these samples at that producer, which counts what it pushes under each name from 1
+            and leaves none out.
         :param line: number of the body's first line in its file, for messages.
         :returns: how many samples, and how many wait now in each queue.
         :raises NotFound: nothing is called so.
@@ -99,6 +100,8 @@ class Desk:
         :raises QueueFull, QueuePaused, Conflict: see `RedisQueues.push`.
         """
         tasks = self.tasks_of(name)
+        if producer and name in self.spec.feeds:
+            producer = f"{producer}@{name}"  # counted apart from what the same producer pushes to one of the tasks alone
         with self._turn():
             packed = self.edge.packed(tasks, body, line)
             count = len(packed[tasks[0]])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from queues.redis import script
-from queues.stream import asking, pushing
+from queues.stream import asking, pushing, samples
 from queues.stream.client import StreamClient
 from queues.stream.edge import BODY_LIMIT
 from queues.stream.join import join
@@ -254,6 +254,45 @@ def test_a_wrong_line_is_told_by_its_number_in_the_file_and_how_to_go_on(
     path.write_bytes(body(*[ROW] * 6))
     pushing.push(stream.call, "mood", str(path), producer="me", first=1, clock=SystemClock(), seconds=1.0)
     assert waiting(stream)["mood"] == 6
+
+
+def test_a_python_program_pushes_and_goes_on_where_it_was(stream: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "ROWS", 2)
+    queues = samples.SampleQueues(stream.home.folder, producer="shop")
+    assert queues.push("both", [ROW] * 3) == {"mood": 3, "price": 3}
+    assert queues.push("both", [ROW]) == {"mood": 4, "price": 4}
+    again = samples.SampleQueues(stream.home.folder, producer="shop")  # the program started again, and knows nothing
+    assert again.push("both", [ROW] * 5) == {"mood": 5, "price": 5}
+    later = samples.SampleQueues(stream.home.folder, producer="shop")
+    with pytest.raises(SampleError, match="line 3, column 'mood': should be one of bad, good, found 'god'"):
+        later.push("mood", [ROW, ROW, ROW | {"mood": "god"}])
+    assert later.stats("mood")["waiting"] == 7
+    for name in ("moot", "moot/../x"):
+        with pytest.raises(NotFound):
+            later.push(name, [ROW])
+    assert samples.SampleQueues(stream.home.folder).push("mood", [ROW]) == {"mood": 8}
+
+
+def test_a_program_waits_for_a_server_that_is_away(tmp_path: Path) -> None:
+    home = small_stream.folder(tmp_path / "reviews")
+    with pytest.raises(Unreachable, match="the server of stream 'reviews' should answer"):
+        samples.SampleQueues(home.folder, patience=0.1).push("mood", [ROW])
+
+
+def test_what_flows_is_pushed_as_it_comes(stream: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    monkeypatch.setattr(pushing, "QUIET_SECONDS", 0.05)
+    lines = pushing._lines("-")
+    with open(read, "rb") as end, monkeypatch.context() as patched:
+        patched.setattr("sys.stdin", end)
+        os.write(write, b"one\ntw")
+        assert next(lines) == b"one\n"
+        assert next(lines) is None
+        os.write(write, b"o\nthree")
+        assert next(lines) == b"two\n"
+        os.close(write)
+        rest = [line for line in lines if line is not None]
+        assert rest == [b"three\n"]
 
 
 def test_a_table_of_cells_is_pushed_too(stream: Served, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from child.settings import ChildSettings
 from master.jobs import JobSpec
 from master.settings import MasterSettings
+from queues.stream.spec import StreamSpec
 from tasks.specs import EncoderSpec, TaskSpec
 from tests.docs import commands
 from trunkline.settings import build
@@ -26,6 +27,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "trunkline.toml": MasterSettings,
     "encoder.toml": EncoderSpec,
     "task.toml": TaskSpec,
+    "stream.toml": StreamSpec,
 }
 """A TOML block's first line is a comment with the name of the file it shows."""
 

@@ -75,6 +75,14 @@ def test_a_push_that_is_sent_again_does_no_harm(desk: Desk) -> None:
         desk.push("both", lines(ROW), producer="me", first=9)
 
 
+def test_a_producer_counts_what_it_pushes_under_each_name_apart(desk: Desk) -> None:
+    desk.push("both", lines(ROW, ROW), producer="me", first=1)
+    desk.push("mood", lines(ROW), producer="me", first=1)  # another sample, not the first of those before
+    desk.push("both", lines(ROW), producer="me", first=3)
+    desk.push("mood", lines(ROW), producer="me", first=2)
+    assert waiting(desk) == {"mood": 5, "price": 3}
+
+
 def test_a_packed_sample_is_taken_as_it_is(desk: Desk, made: tuple[StreamHome, Learner]) -> None:
     sample = made[1].packers["mood"].pack([ROW])[0]
     packed = {"packed": base64.b64encode(sample).decode()}
