@@ -44,10 +44,16 @@ class Aim:
     least: float
     unit: str = "x"
     reason: str = ""  # stated where the aim is missed
+    most: bool = False  # the other way round: `least` is what it should be at most
+
+    @classmethod
+    def at_most(cls, what: str, found: float, most: float, unit: str = "x", reason: str = "") -> "Aim":
+        """A figure that should not be above something."""
+        return cls(what, found, most, unit, reason, most=True)
 
     @property
     def met(self) -> bool:
-        return self.found >= self.least
+        return self.found <= self.least if self.most else self.found >= self.least
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,9 @@ def markdown(sections: Sequence[Section], machine: Mapping[str, str], notes: Seq
 
 def _line(aim: Aim) -> str:
     verdict = "met" if aim.met else f"**missed**: {aim.reason or 'no reason found yet.'}"
-    return f"- {aim.what}: {aim.found:.4g} {aim.unit}, aim at least {aim.least:g} {aim.unit}: {verdict}"
+    unit = f" {aim.unit}" if aim.unit else ""
+    bound = "at most" if aim.most else "at least"
+    return f"- {aim.what}: {aim.found:.4g}{unit}, aim {bound} {aim.least:g}{unit}: {verdict}"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import blobs, codecs, exchange, fusing, machine, seeded, training
+from benchmarks import balance, blobs, codecs, exchange, fusing, machine, seeded, store, training
 from benchmarks.figures import Note, Section, markdown
+from benchmarks.streams import each, fairness, growth, latency, queue, trained
 from trunkline.clock import SystemClock
 from trunkline.errors import TrunklineError
 
@@ -28,6 +29,14 @@ PARTS: Mapping[str, Part] = {
     "blobs": lambda folder, tiny, note: blobs.measure(*((1_000_000, 2) if tiny else (22_000_000, 5)), folder, CLOCK, note),
     "seeded": lambda folder, tiny, note: seeded.measure(*((seeded.TINY, 2) if tiny else (seeded.FULL, 15)), note),
     "codecs": lambda folder, tiny, note: codecs.measure(*((codecs.TINY, 2) if tiny else (codecs.FULL, 7)), folder, note),
+    "balance": lambda folder, tiny, note: balance.measure(*((codecs.TINY, 1) if tiny else (codecs.FULL, 5)), note),
+    "store": lambda folder, tiny, note: store.measure(*((codecs.TINY, 2) if tiny else (codecs.FULL, 15)), folder, note),
+    "queue": lambda folder, tiny, note: queue.measure(*((3_200, 1) if tiny else (32_000, 3)), folder, CLOCK, note),
+    "latency": lambda folder, tiny, note: latency.measure(3 if tiny else 60, folder, CLOCK, note, tiny=tiny),
+    "trained": lambda folder, tiny, note: trained.measure(*((2, 1) if tiny else (8, 5)), folder, CLOCK, note, tiny=tiny),
+    "each": lambda folder, tiny, note: each.measure(*((160, 1) if tiny else (4_000, 8)), folder, CLOCK, note, tiny=tiny),
+    "fairness": lambda folder, tiny, note: fairness.measure(2 if tiny else 60, folder, CLOCK, note, ("arrival",) if tiny else ()),
+    "growth": lambda folder, tiny, note: growth.measure(40 if tiny else 10_000, folder, CLOCK, note),
 }
 
 
