@@ -21,6 +21,7 @@ from master.api.serve import ApiServer
 from master.blobs import BlobStore
 from master.home import DaemonInfo, MasterHome
 from master.ledger import Ledger
+from master.merging import Merging
 from master.pause import Pause
 from master.records import Job
 from master.settings import MasterSettings
@@ -142,8 +143,12 @@ class Daemon:
     pauses: dict[str, Pause] = field(default_factory=dict)  # job -> when it may be started again
     link_pause: Pause = field(default_factory=Pause)
     tidied: float = float("-inf")  # monotonic seconds
+    merging: Merging = field(init=False)
     parts: Parts = field(init=False)
     api: ApiServer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.merging = Merging(self.streams, self.ledger, BlobStore(self.home.blobs, self.clock), self.clock, self.rng)
 
     # -- what the API asks -------------------------------------------------------------------------------------------
 
@@ -181,6 +186,7 @@ class Daemon:
         """One comparison. What fails is tried again in the next turn, with growing pauses."""
         try:
             self.streams.turn()
+            self.merging.turn()
             self._tidy()
             if self._link_up():
                 self._stop_runs()

@@ -12,10 +12,12 @@ from master.home import MasterHome
 from master.jobs import JobSpec
 from master.ledger import JobLedger, Ledger
 from master.link import Link
+from master.meeting import Meeting
 from master.phases.play import Play
 from master.records import Job
 from master.rounds import run as run_rounds
 from master.tokens import Gate, new_secret
+from queues.stream.home import StreamHome
 from trunkline.clock import Clock, SystemClock
 from trunkline.errors import Fenced, StorageFailed, TrunklineError
 from trunkline.messages import EncoderRef
@@ -50,17 +52,19 @@ def play(ledger: Ledger, home: MasterHome, job: Job, link_factory: LinkFactory, 
     :raises StorageFailed: the disk refused. The job stays open, and the master starts it again until there is room.
     """
     pen = ledger.own(job.id, f"{platform.node()}:{os.getpid()}")
-    encoder = ledger.encoder(job.encoder)
+    encoder, spec = ledger.encoder(job.encoder), build(JobSpec, job.spec, f"job {job.id}")
+    blobs = BlobStore(home.blobs)
     rounds = Play(
         id=job.id,
-        spec=build(JobSpec, job.spec, f"job {job.id}"),
+        spec=spec,
         encoder=EncoderRef(name=encoder.name, type=encoder.type, manifest=encoder.manifest),
         ledger=ledger,
         pen=pen,
         link=link_factory(lambda: _nodes(ledger), lambda: _boots(ledger)),
-        blobs=BlobStore(home.blobs),
+        blobs=blobs,
         gate=Gate(new_secret(home.grant_secret), clock),
         clock=clock,
+        stream=None if spec.stream is None else Meeting(StreamHome(home.streams / spec.stream), ledger, blobs, clock),
     )
     with _Pulse(pen):
         try:

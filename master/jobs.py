@@ -110,6 +110,7 @@ class JobSpec(Section):
     codec: Codec = "float32"
     transfer: Transfer = "blob"
     tasks: tuple[Name, ...] = ()  # empty: all of the encoder's type
+    stream: Name | None = None  # of the master, which trains the encoder too: rounds start from what it has learned, and go into it
     report: tuple[Split, ...] = ("validation",)  # after every round
     final_report: tuple[Split, ...] = ("validation", "test")  # after the last one
     keep_rounds: Annotated[int, Field(ge=0, le=MOST)] = 2  # rounds whose recorded updates are kept

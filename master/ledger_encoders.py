@@ -111,6 +111,26 @@ class EncoderPart(Part):
             )
         return to_version(row)
 
+    def publish_snapshot(self, encoder: str, digest: str, size: int, data: Mapping[str, Any]) -> Version:
+        """Make a set that a stream came to the current version. Where it is so already, nothing is added.
+
+        :param data: which stream, at which step, after how many samples of each task.
+        :raises NotFound: no such encoder.
+        :raises Conflict: a round of this encoder is open; its target would be built on another set.
+        """
+        with self._db.write() as connection:
+            current = current_version(connection, encoder)
+            if current.digest == digest:
+                return current
+            _no_open_round(connection, encoder)
+            now = self._clock.now()
+            row = {"digest": digest, "size": size, "kind": "snapshot", "created": now, "data": plain(data)}
+            row |= {"parent": current.digest, "parent_number": current.number}
+            _add_version(connection, encoder, current.number + 1, row)
+            about = {"encoder": encoder, "version": current.number + 1, "digest": digest, **plain(data)}
+            add_event(connection, now, "encoder.snapshot", data=about)
+            return current_version(connection, encoder)
+
     def rollback(self, encoder: str, number: int) -> Version:
         """Make an old version the current one again, as a new version with the same digest; nothing is taken out of the lineage.
 

@@ -30,7 +30,7 @@ class Version:
     number: int
     digest: str
     size: int
-    kind: str  # initial, round, rollback
+    kind: str  # initial, round, rollback, snapshot
     parent: str | None  # digest
     parent_number: int | None
     job: str | None

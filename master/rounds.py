@@ -47,7 +47,7 @@ def play(job: Play, number: int) -> Round:
     """Play one round from where the ledger says it stands, to its end."""
     round_ = job.pen.round(number)
     if round_ is None:
-        round_ = job.pen.open_round(number, job.ledger.version(job.encoder.name).digest, job.clock.now())
+        round_ = job.pen.open_round(number, job.start().digest, job.clock.now())
     while round_.open:
         round_ = PHASES[round_.state](job, round_)
     return round_

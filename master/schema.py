@@ -66,7 +66,7 @@ versions = Table(
     Column("size", BigInteger, nullable=False),  # bytes
     Column("parent", DIGEST),
     Column("parent_number", Integer),
-    Column("kind", WORD, nullable=False),  # initial, round, rollback
+    Column("kind", WORD, nullable=False),  # initial, round, rollback, snapshot
     Column("job", NAME),
     Column("round", Integer),
     Column("weights", JSON, nullable=False),  # child -> share of the fused set

@@ -147,6 +147,7 @@ class Streams:
         modules: Sequence[Path] = (),
         redis: str | None = None,
         broker: str | None = None,
+        since: int | None = None,
     ) -> StreamHome:
         """A new stream; see `queues.stream.create.create`. Its process starts with the next turn.
 
@@ -157,7 +158,8 @@ class Streams:
                 raise Conflict(f"`NAME` should be new, found stream {spec.name!r} already.")
             with storage(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return create(self.folder / spec.name, spec, encoder, rows=rows, modules=modules, redis=redis, broker=broker)
+            place = self.folder / spec.name
+            return create(place, spec, encoder, rows=rows, modules=modules, redis=redis, broker=broker, since=since)
 
     def start(self, name: str, *, accept: bool = False) -> None:
         """Let it run (again); now, whatever pause there was.

@@ -48,6 +48,19 @@ def job_spec(spec: dict[str, Any]) -> JobSpec:
         raise SpecError(explain(JobSpec, error, "the job")) from None
 
 
+def _check_stream(parts: Parts, spec: JobSpec) -> None:
+    """:raises NotFound: there is no such stream.
+    :raises SpecError: it trains another encoder.
+    """
+    if spec.stream is None:
+        return
+    if parts.streams is None:
+        raise NotFound(f"`stream` should be one of this master, found {spec.stream!r} and none here.")
+    trains = parts.streams.home(spec.stream).spec.encoder
+    if trains != spec.encoder:
+        raise SpecError(f"`stream` should train encoder {spec.encoder!r} too, found that {spec.stream!r} trains {trains!r}.")
+
+
 def routes(parts: Parts) -> APIRouter:
     """Jobs: list, start, show, pause, resume, abort; their rounds; events."""
     router = APIRouter()
@@ -61,6 +74,7 @@ def routes(parts: Parts) -> APIRouter:
     def start(body: Annotated[StartJob, Depends(body_of(StartJob, limit))]) -> dict[str, Any]:
         spec = job_spec(body.spec)
         spec.fuse_rule.check_installed()
+        _check_stream(parts, spec)
         job, new = ledger.start_job(spec.encoder, spec.model_dump(mode="json"), name=body.name, key=body.key)
         parts.actions.wake(job.id)
         return {"job": table(job), "new": new}

@@ -12,10 +12,11 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from master.api.access import admin_only
-from master.api.answers import Free, body_of, read_body
+from master.api.answers import Free, body_of, read_body, table
 from master.api.files import Files
 from master.api.parts import Parts
 from master.jobs import MOST
+from master.meeting import Meeting
 from master.streams import Streams
 from queues.stream.spec import StreamSpec
 from tasks.folder import SHARED
@@ -50,10 +51,19 @@ class StartStream(Value):
     accept: bool = False  # go on although something was lost
 
 
+class MergeRound(Value):
+    """`POST /v1/admin/streams/{name}/merge`."""
+
+    version: Annotated[int, Field(ge=1, le=MOST)]
+
+
 def routes(parts: Parts, files: Files, streams: Streams) -> APIRouter:
     """Below `/v1/admin`."""
     router = APIRouter()
     limit = parts.settings.max_body_bytes
+
+    def meeting(name: str) -> Meeting:
+        return Meeting(streams.home(name), parts.ledger, parts.blobs, parts.clock)
 
     @router.get("/streams")
     def all_() -> list[dict[str, Any]]:
@@ -68,7 +78,8 @@ def routes(parts: Parts, files: Files, streams: Streams) -> APIRouter:
         found = {name: parts.blobs.path(file.digest) for name, file in listed.items()}
         found[SHARED] = parts.blobs.path(version.digest)
         modules = [_module(path) for path in body.modules]
-        streams.create(spec, found, rows=body.heldout, modules=modules, redis=body.redis, broker=body.broker)
+        newest = parts.ledger.version(spec.encoder).number
+        streams.create(spec, found, rows=body.heldout, modules=modules, redis=body.redis, broker=body.broker, since=newest)
         about = {"stream": spec.name, "encoder": spec.encoder, "version": version.number}
         parts.ledger.event("stream.created", data=about)
         streams.turn()
@@ -88,6 +99,17 @@ def routes(parts: Parts, files: Files, streams: Streams) -> APIRouter:
     def stop(name: str) -> dict[str, Any]:
         streams.stop(name)
         return streams.table(name)
+
+    @router.post("/streams/{name}/publish")
+    def publish(name: str) -> dict[str, Any]:
+        streams.check_runs(name)
+        return table(meeting(name).publish())
+
+    @router.post("/streams/{name}/merge")
+    def merge(name: str, body: Annotated[MergeRound, Depends(body_of(MergeRound, limit))]) -> dict[str, Any]:
+        streams.check_runs(name)
+        met = meeting(name)
+        return met.merge(parts.ledger.version(met.home.spec.encoder, body.version))
 
     @router.delete("/streams/{name}")
     def remove(name: str) -> dict[str, Any]:

@@ -38,6 +38,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("codec", "codec", "text", "How sets travel, e.g. int8 or topk:share=0.01; see docs/codecs.md.", "float32"),
     Flag("transfer", "transfer", "text", "blob, or inline: parameter sets inside Flower's messages.", "blob"),
     Flag("task", "tasks", "list", "Only this task; may be repeated. Without it all of the encoder's type."),
+    Flag("stream", "stream", "text", "A stream of the master that trains the encoder too; see docs/two_loops.md."),
     Flag("report", "report", "list", "Splits that are scored after each round: train, validation, test.", "validation"),
     Flag("final-report", "final_report", "list", "Splits that are scored after the last round.", "validation, test"),
     Flag("keep-rounds", "keep_rounds", "int", "Rounds whose recorded updates are kept.", "2"),

@@ -19,6 +19,8 @@ def merged(versions: Sequence[Mapping[str, Any]], streams: Mapping[str, Sequence
 
 def _version(one: Mapping[str, Any]) -> dict[str, Any]:
     of = None if one["job"] is None else f"job {one['job']}, round {one['round']}"
+    if one["kind"] == "snapshot":
+        of = f"stream {one['data']['stream']}, step {one['data']['step']}"
     base = None if one["parent_number"] is None else f"version {one['parent_number']}"
     by = ", ".join(sorted(one["weights"])) or one["kind"]
     return {"at": one["created"], "what": f"version {one['number']}", "of": of, "by": by, "samples": None, "base": base}

@@ -19,6 +19,9 @@ Wait = Annotated[bool, Option("--wait/--no-wait", help="Whether to stay until it
 START_SECONDS = 120.0
 """That a server may take to answer, where `--timeout` does not say."""
 
+ANSWER_SECONDS = 600.0
+"""That writing, or reading, the parameters may take."""
+
 LOOK = 0.3
 
 
@@ -126,6 +129,28 @@ def stop(name: Name) -> Result:
     with open_master() as https:
         found = https.call("POST", where("streams", name, "stop"), retry=False)
     return Result(found, [f"{name} is {found['state']}"])
+
+
+@verb(app)
+def publish(name: Name) -> Result:
+    """Make what the stream has learned the newest version of its encoder, as it is between two batches."""
+    with open_master() as https:
+        found = https.call("POST", where("streams", name, "publish"), retry=False, answer_seconds=ANSWER_SECONDS)
+    about = found["data"]
+    if found["kind"] != "snapshot" or about.get("stream") != name:
+        return Result(found, [f"version {found['number']} is what the stream has: it has learned nothing since"])
+    samples = ", ".join(f"{count} of {task}" for task, count in sorted(about["applied"].items()))
+    return Result(found, [f"version {found['number']}  {found['digest'][:12]}  step {about['step']}  samples: {samples}"])
+
+
+@verb(app)
+def merge(name: Name, version: Annotated[int, Argument(metavar="VERSION", help="What a round came to.")]) -> Result:
+    """Add what a round came to; once, however often it is said. Rounds since the stream was made are added without it."""
+    with open_master() as https:
+        body = json.dumps({"version": version})
+        found = https.call("POST", where("streams", name, "merge"), body, retry=False, answer_seconds=ANSWER_SECONDS)
+    said = "is in" if found["new"] else "was in before, since"
+    return Result(found, [f"round {found['name']} (version {version}) {said} step {found['step']}"])
 
 
 @verb(app)

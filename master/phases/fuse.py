@@ -22,6 +22,8 @@ def fuse(job: Play, round_: Round) -> Round:
             return job.again(round_)
     target = made.target
     job.pen.publish(round_.number, target.digest, target.size, round_.base, made.weights, target.delta, memory=made.memory)
+    if job.stream is not None:
+        job.stream.after_round()
     _forget(job, round_)
     return job.again(round_)
 

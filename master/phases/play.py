@@ -8,6 +8,7 @@ from master.blobs import BlobStore
 from master.jobs import JobSpec
 from master.ledger import JobLedger, Ledger
 from master.link import Link, Outgoing
+from master.meeting import Meeting
 from master.records import Member, Round, Version
 from master.tokens import Direction, Gate
 from trunkline.clock import Clock, Deadline
@@ -47,6 +48,7 @@ class Play:
     blobs: BlobStore
     gate: Gate
     clock: Clock
+    stream: Meeting | None = None  # that trains the encoder too
 
     def again(self, round_: Round) -> Round:
         """The round as the ledger has it now."""
@@ -77,6 +79,13 @@ class Play:
     def least_wire(self) -> int:
         """The oldest wire version in which what the job asks can be told to a child."""
         return 2 if self.spec.fuse_rule.corrects or self.spec.training.head_steps else 1
+
+    def start(self) -> Version:
+        """What the next round starts from: the current version; with a stream, what that has learned, published just now.
+
+        :raises DeadlineExceeded: the stream's server stayed away.
+        """
+        return self.ledger.version(self.encoder.name) if self.stream is None else self.stream.before_round()
 
     def version(self, digest: str) -> Version:
         return self.ledger.version_by_digest(digest, self.encoder.name)

@@ -55,11 +55,12 @@ class StreamHome:
         self._epoch = self.folder / "epoch"
         self._server = self.folder / "server.json"
 
-    def create(self, spec: StreamSpec, redis: str | None = None, broker: str | None = None) -> None:
+    def create(self, spec: StreamSpec, redis: str | None = None, broker: str | None = None, *, since: int | None = None) -> None:
         """Write the declaration; `encoder/` must be there already.
 
         :param redis: address of a Redis; None: the embedded one.
         :param broker: of Celery; None: the same.
+        :param since: see the property.
         :raises StorageFailed: the disk refused.
         """
         for folder in (self.folder, self.modules, self.store, self.applied, self.cache, self.logs):
@@ -67,7 +68,7 @@ class StreamHome:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not self._epoch.exists():
             write_atomically(self._epoch, secrets.token_hex(8).encode(), mode=0o600)
-        table = {"spec": spec.model_dump(mode="json"), "redis": redis, "broker": broker}
+        table = {"spec": spec.model_dump(mode="json"), "redis": redis, "broker": broker, "since": since}
         write_atomically(self._stream, json.dumps(table, indent=1).encode(), mode=0o600)  # an address may hold a password
 
     def lock(self) -> Lock:
@@ -94,6 +95,11 @@ class StreamHome:
     def broker_url(self) -> str | None:
         """Of Celery's broker; None: the Redis that has the queues."""
         return self._table().get("broker")
+
+    @property
+    def since(self) -> int | None:
+        """At a master, the encoder's newest version when the stream was made: what rounds come to later is added to it."""
+        return self._table().get("since")
 
     @property
     def epoch(self) -> str:

@@ -221,29 +221,38 @@ class Rounds:
         return found
 
 
-def tensors(path: Path, store: Store, less: Path | None = None) -> dict[str, Tensor]:
+def tensors(path: Path, store: Store) -> dict[str, Tensor]:
     """What a file has of the shared layers of a store, by their names there.
 
-    :param less: another set, which is taken from it.
     :raises NotFound: there is no such file.
     :raises DamagedFile: it is no parameter set.
-    :raises RefusedValue: `names`: it has nothing of these layers.
+    :raises RefusedValue: `names`, `shape`, `dtype`: it has nothing of these layers, or of another kind.
     """
+    now = store.shared()
     try:
         with SetFile(path) as file:
-            names = [name for name in store.layout.shared() if name.removeprefix(SHARED) in file.spec]
+            names = [name for name in now if name.removeprefix(SHARED) in file.spec]
             found = {name: torch.from_numpy(file.read(name.removeprefix(SHARED))) for name in names}
     except FileNotFoundError:
         raise NotFound(f"`{path}` should be a parameter set, found no such file.") from None
     if not found:
         raise RefusedValue(Reason.NAMES, f"`{path.name}` should have the stream's shared layers, found none of them.")
-    if less is None:
-        return found
-    base = tensors(less, store)
-    if set(base) != set(found):
-        raise RefusedValue(Reason.NAMES, "the base and the target of a round should have the same names, found others.")
     for name, tensor in found.items():
-        if tensor.shape != base[name].shape or tensor.dtype != base[name].dtype:
-            raise RefusedValue(Reason.SHAPE, f"{name!r} should be alike in base and target, found that it is not.")
-        tensor.sub_(base[name])
+        if tensor.shape != now[name].shape:
+            raise RefusedValue(Reason.SHAPE, f"{name!r} should be {tuple(now[name].shape)}, found {tuple(tensor.shape)}.")
+        if tensor.dtype != now[name].dtype:
+            raise RefusedValue(Reason.DTYPE, f"{name!r} should be {now[name].dtype}, found {tensor.dtype}.")
     return found
+
+
+def merged(target: Path, base: Path, store: Store) -> dict[str, Tensor]:
+    """The shared layers of a store with what a round came to: target less base is added.
+
+    A number that is as in the base becomes the target's own: a sum of differences is not, to the last bit.
+
+    :raises NotFound, DamagedFile, RefusedValue: see `tensors`.
+    """
+    now, before, after = store.shared(), tensors(base, store), tensors(target, store)
+    if set(before) != set(after):
+        raise RefusedValue(Reason.NAMES, "the base and the target of a round should have the same names, found others.")
+    return {name: torch.where(now[name] == before[name], new, now[name] + (new - before[name])) for name, new in after.items()}

@@ -26,7 +26,7 @@ from queues.stream.home import StreamHome
 from queues.stream.mending import mend
 from queues.stream.record import Entry
 from queues.stream.recording import RecordWriter
-from queues.stream.rounds import Rounds, tensors
+from queues.stream.rounds import Rounds, merged, tensors
 from queues.stream.spec import StreamSpec
 from queues.stream.tally import Tally
 from queues.stream.together import Joiner, Store
@@ -158,11 +158,13 @@ class ParameterServer:
         """Apply what was submitted; return how many batches were looked at."""
         with self._mutex:
             self._keep_holding()
+            self._rounds.tend()
             most = MOST if self._joiner is None else MOST_TOGETHER
             work = self.queues.work(most)
             if self.applier.known is None or work.step < self.applier.known:
                 log.warning("the queues were set back: they know of step %d, and knew of %s", work.step, self.applier.known)
                 self._mend()
+                self._rounds.tend(anew=True)
                 work = self.queues.work(most)
             self._tell(work.claimable)
             done = 0
@@ -261,7 +263,8 @@ class ParameterServer:
             known = self.store.added().get(name)
             if known is not None:
                 return {"name": name, "step": known, "new": False}
-            return {"name": name, "step": self.add(tensors(target, self.store, base), name), "new": True}
+            values = merged(target, base, self.store)
+            return {"name": name, "step": self._come_in(name, lambda: self.store.put(values, name)), "new": True}
 
     def added(self) -> dict[str, int]:
         """The rounds that came in, by name, and at which step each did."""

@@ -23,6 +23,10 @@ class Store(StoreWriter, Protocol):
 
     layout: Layout  # the parameters that it has
 
+    def shared(self) -> Mapping[str, Tensor]:
+        """The encoder's part at this step, by name; to read, until the next step."""
+        ...
+
     def write_shared(self, path: Path) -> str:
         """Write the encoder's part at this step as a parameter set; tell the digest of the file."""
         ...
