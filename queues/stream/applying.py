@@ -132,13 +132,13 @@ class Applier:
         )
 
     def _commit(self, one: Submitted, step: int) -> None:
-        outcome = Outcome.GONE
+        claim = one.claim
         try:
-            outcome = self.queues.commit(one.claim, step, self.known)
+            outcome = self.queues.commit(claim, step, self.known)
+            if outcome in (Outcome.FENCED, Outcome.GONE):  # its worker, which did not hear that it was submitted, gave it back
+                self.queues.adopt(claim, step, one.stamps)
+            self.known = max(step, self.known or 0)
         except Conflict as error:
             log.warning("%s", error)
-        if outcome in (Outcome.OK, Outcome.DUPLICATE):
-            self.known = max(step, self.known or 0)
-        else:
-            self.known = None  # the batch was submitted: a server that does not know was set back
-        self.store.done(one.claim.id, one.claim.attempt, Verdict.APPLIED)
+            self.known = None
+        self.store.done(claim.id, claim.attempt, Verdict.APPLIED)

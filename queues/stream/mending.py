@@ -15,6 +15,9 @@ from trunkline.errors import Conflict
 
 log = logging.getLogger(__name__)
 
+MOST = 10_000
+"""Batches that are out, of each kind, that are looked at."""
+
 
 def mend(
     queues: QueueWriter, store: StoreWriter, record: RecordWriter, marks: Marks, beat: Callable[[], None], *, accept: bool = False
@@ -69,9 +72,9 @@ def _bring_forward(
 
 def _settle(queues: QueueWriter, store: StoreWriter) -> int:
     """Batches that a server applied and had no time to commit; return the last step that the queues know of."""
-    for one in queues.submitted():
-        step = store.applied(one.claim.id)
+    for one in queues.out(MOST):
+        step = store.applied(one.batch)
         if step is not None:
-            queues.commit(one.claim, step)
-            store.done(one.claim.id, one.claim.attempt, Verdict.APPLIED)
+            queues.adopt(Claim(one.batch, one.attempt, one.queue, ()), step, b"")
+            store.done(one.batch, one.attempt, Verdict.APPLIED)
     return queues.work(1).step

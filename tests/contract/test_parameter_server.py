@@ -1,5 +1,6 @@
 """The parameter server against real servers of queues: each batch is applied once, in order, whatever was killed or set back."""
 
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -214,6 +215,33 @@ def test_a_batch_of_a_worker_that_died_is_applied_once_and_what_the_dead_says_is
     assert (rig.store.step, rig.queues.counts("a").applied) == (1, 2)
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["given back", "and claimed again"])
+@pytest.mark.parametrize("record_bytes", [0, 1 << 20])
+def test_a_worker_that_takes_back_what_is_being_applied_does_no_harm(make: Make, again: bool, record_bytes: int) -> None:
+    """It submitted, and did not hear the answer."""
+    rig = make({"a": 2}, store={"record_bytes": record_bytes})
+    rig.push("a", 1, 4)
+    claim = rig.hand_in(rig.claim())
+    apply, other = rig.store.apply, None
+
+    def slowly(gradients: tuple[Sent, ...], combined: Any = None) -> int:
+        nonlocal other
+        rig.queues.nack(claim, "its worker let go of it", counts=False)
+        other = rig.claim() if again else None
+        return apply(gradients, combined)
+
+    rig.store.apply = slowly  # type: ignore[method-assign]
+    rig.server.turn()
+    rig.store.apply = apply  # type: ignore[method-assign]
+    if other is not None:
+        assert (other.id, other.attempt) == (claim.id, 2)
+        rig.store.reader().send(computed(other, rig.store.reader()))
+        assert rig.queues.submit(other) is Outcome.DUPLICATE
+    rig.work()
+    assert (rig.store.step, rig.queues.counts("a").applied) == (2, 4)
+    rig.check()
+
+
 # -- what lasts ----------------------------------------------------------------------------------------------------------
 
 
@@ -376,6 +404,59 @@ def test_a_server_of_queues_that_was_set_back_loses_no_sample_and_none_is_applie
     done = rig.work()
     assert [sample for claim in done for sample in claim.samples] == numbered(17, 20)
     rig.check()
+
+
+def push_on(rig: Rig, task: str, first: int, last: int) -> None:
+    """A producer that goes back to wherever the server of the queues says."""
+    try:
+        rig.queues.push(task, numbered(first, last), producer="p", first=first)
+    except Conflict as error:
+        known = int(error.message.split("go on with sample ")[1].split(",")[0])
+        rig.queues.push(task, numbered(known, last), producer="p", first=known)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_set_back_again_and_again_at_random(make: Make, tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    rig = make({"a": 2, "b": 3}, store={"checkpoint_steps": 1000}, queues={"lease_seconds": 5.0})
+    pushed = {"a": 0, "b": 0}
+    copies: list[Path] = []
+    for number in range(60):
+        match rng.randrange(7):
+            case 0 | 1:
+                for task, count in pushed.items():
+                    pushed[task] += rng.randrange(1, 8)
+                    push_on(rig, task, count + 1, pushed[task])
+            case 2 | 3:
+                rig.work(rng.randrange(5))
+            case 4:
+                rig.queues.claim()  # by a worker that dies
+            case 5:
+                copies.append(copied(rig, tmp_path / f"copy-{number}"))
+                if rng.random() < 0.3:
+                    rig.server.checkpoint()
+            case 6:
+                if copies:
+                    set_back(rig, rng.choice(copies))
+                    if rng.random() < 0.5:
+                        rig.server = rig.started(incarnation=number + 2)
+                    rig.server.turn()
+                    rig.clock.sleep(6.0)
+        rig.check()
+    for task, count in pushed.items():
+        pushed[task] += 1
+        push_on(rig, task, count + 1, count + 1)
+    rig.clock.sleep(6.0)
+    rig.work()
+    entries = list(rig.server.record.since(0))
+    for task in pushed:
+        found = sorted(int(sample) for entry in entries if entry.task == task for sample in entry.samples)
+        left = sorted(int(sample) for sample in rig.queues.waiting(task))
+        assert sorted(found + left) == list(range(1, pushed[task] + 1)), "each once"
+        assert rig.queues.counts(task).applied == len(found)
+    assert len({entry.batch for entry in entries}) == len(entries)
+    assert same(rig.values(), loop(rig.spec, [(entry.task, entry.samples) for entry in entries]))
 
 
 def test_without_a_record_a_server_of_queues_that_was_set_back_is_refused(make: Make, tmp_path: Path) -> None:

@@ -279,6 +279,19 @@ def test_a_stopped_queue_gives_nothing_more_so_that_its_head_stays_as_it_is(make
     assert sorted(claim.samples for claim in all_taken(queues)) == [(b"1",), (b"2",)]
 
 
+def test_a_queue_that_only_fills_takes_samples_and_gives_none(make: Make) -> None:
+    queues = make()
+    queues.open("a", 2)
+    queues.push("a", numbered(1, 2))
+    out = taken(queues)
+    queues.set_state("a", "filling")
+    assert queues.push("a", numbered(3, 4)) == 2
+    assert queues.nack(out, "why") is Outcome.OK
+    assert queues.claim() is None
+    queues.set_state("a", "open")
+    assert [claim.samples for claim in all_taken(queues)] == [(b"1", b"2"), (b"3", b"4")]
+
+
 def test_a_queue_drains_to_its_last_short_batch(make: Make) -> None:
     queues = make()
     queues.open("a", 4)
@@ -288,7 +301,7 @@ def test_a_queue_drains_to_its_last_short_batch(make: Make) -> None:
         queues.push("a", [b"11"])
     assert [len(claim.samples) for claim in all_taken(queues)] == [4, 4, 2]
     assert queues.stats("a").state == "draining"
-    with pytest.raises(SettingsError, match="open, paused, draining, stopped, found 'asleep'"):
+    with pytest.raises(SettingsError, match="open, paused, draining, stopped, filling, found 'asleep'"):
         queues.set_state("a", "asleep")  # type: ignore[arg-type]
     with pytest.raises(NotFound, match="'ghost'"):
         queues.set_state("ghost", "open")
