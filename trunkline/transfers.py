@@ -24,7 +24,9 @@ SMALL = 1 << 16
 """Bytes that are sent sooner than it is asked whether they are there already."""
 
 
-def fetch(https: Https, digest: str, size: int, grant: str | None, to: Path, *, durable: bool = True) -> int:
+def fetch(
+    https: Https, digest: str, size: int, grant: str | None, to: Path, *, durable: bool = True, place: str = "/v1/blobs"
+) -> int:
     """Bring a blob to a file, whole and checked, or not at all. A file that is there already is not fetched.
 
     What arrived before a connection broke stays beside `to`, also over a restart of the process, and only the rest is asked for.
@@ -33,6 +35,7 @@ def fetch(https: Https, digest: str, size: int, grant: str | None, to: Path, *, 
     :param size: bytes.
     :param grant: for a parameter set; files of an encoder need none.
     :param durable: see `trunkline.files.replacing`.
+    :param place: where the master has it.
     :returns: bytes that were moved.
     :raises DamagedFile: what came is not what the digest says.
     :raises NotAuthorized, NotFound, RefusedValue: the master said so.
@@ -43,7 +46,7 @@ def fetch(https: Https, digest: str, size: int, grant: str | None, to: Path, *, 
         return 0
     with storage(to):
         to.parent.mkdir(parents=True, exist_ok=True)
-        download = _Download(to, digest, size, durable)
+        download = _Download(to, digest, size, durable, f"{place}/{digest}")
         https.tried(lambda: download.run(https, grant), f"to fetch blob {digest[:12]}", lambda: download.furthest)
         download.part.replace(to)
         if durable:
@@ -76,8 +79,8 @@ def held(https: Https, digest: str, grant: str | None) -> tuple[int, bool]:
 class _Download:
     """A blob that is arriving. `part` lies beside the file and survives a restart."""
 
-    def __init__(self, to: Path, digest: str, size: int, durable: bool) -> None:
-        self.digest, self.size, self._durable = digest, size, durable
+    def __init__(self, to: Path, digest: str, size: int, durable: bool, where: str) -> None:
+        self.digest, self.size, self._durable, self._where = digest, size, durable, where
         self.part = to.with_name(f".{to.name}.{digest[:16]}.part")
         self.moved = self.furthest = 0
         self._hash, self._hashed = hashlib.sha256(), 0
@@ -107,7 +110,7 @@ class _Download:
 
     def _stream(self, https: Https, grant: str | None, begin: int, write: Callable[[bytes], object]) -> None:
         ranged = {"Range": f"bytes={begin}-"} if begin else {}
-        with https.talk("GET", _where(self.digest), _granted(grant) | ranged) as answer:
+        with https.talk("GET", self._where, _granted(grant) | ranged) as answer:
             if begin and not answer.headers.get("content-range", "").startswith(f"bytes {begin}-"):
                 raise DamagedFile(f"the answer should begin at byte {begin} of blob {self.digest[:12]}, found another range.")
             for chunk in answer.chunks:

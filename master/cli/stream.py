@@ -8,8 +8,8 @@ from typer import Argument, Option
 
 from master.cli.base import noun, open_master, verb, where
 from trunkline.console import here
-from trunkline.errors import FailedError
-from trunkline.terminal import Result, pairs, table
+from trunkline.errors import FailedError, UsageError
+from trunkline.terminal import Result, moment, pairs, table
 
 app = noun("Streams: samples that arrive all day train an encoder and its heads.")
 
@@ -198,3 +198,27 @@ def replay(
 
     with asked(name, answer=asking.REPLAY_SECONDS) as ask:
         return asking.replay(ask, start, threads)
+
+
+@verb(app, "worker-token")
+def worker_token(
+    name: Name,
+    label: Annotated[str, Option(metavar="LABEL", help="What it is called; the one that had this label opens nothing more.")] = (
+        "workers"
+    ),
+    revoke: Annotated[bool, Option("--revoke", help="Make none: the one of this label opens nothing any more.")] = False,
+    list_: Annotated[bool, Option("--list", help="Make none: the labels that there are.")] = False,
+) -> Result:
+    """A token for workers on other machines, which opens this stream's parameters and nothing else. It is shown once."""
+    if revoke and list_:
+        raise UsageError("`--revoke` and `--list` should not be given at once, found both.")
+    with open_master() as https:
+        if list_:
+            labels: list[dict[str, Any]] = https.call("GET", where("streams", name, "worker-tokens"))
+            rows = [{"label": one["label"], "made": moment(one["made"])} for one in labels]
+            return Result(labels, table(rows, ("label", "made"), "none; make one: trunkline stream worker-token"))
+        if revoke:
+            found = https.call("DELETE", where("streams", name, "worker-tokens", label), retry=False)
+            return Result(found, [f"token {label} of {name} is revoked"])
+        found = https.call("POST", where("streams", name, "worker-tokens"), json.dumps({"label": label}), retry=False)
+    return Result(found, [found["token"]])

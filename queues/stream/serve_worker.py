@@ -22,10 +22,7 @@ def serve(home: StreamHome, *, threads: int | None = None, pool: str = "solo", l
     :raises NotFound: there is no stream in the folder.
     :raises Unreachable: its server does not run.
     """
-    for name, found, known in (("pool", pool, POOLS), ("log-level", level, LEVELS)):
-        if found not in known:
-            raise SettingsError(f"`--{name}` should be {', '.join(known)}, found {found!r}.")
-    check_installation()
+    check_words(pool, level)
     _ = home.spec  # is it a stream? Nothing is made where there is none
     with logging_to(home.logs / "worker.log", level, QUIET):
         from queues import doorbell
@@ -36,3 +33,11 @@ def serve(home: StreamHome, *, threads: int | None = None, pool: str = "solo", l
             return join(home, threads=threads)
 
         doorbell.work(doorbell.station_of(home, make), pool=pool)
+
+
+def check_words(pool: str, level: str) -> None:
+    """:raises SettingsError: a pool or a level is none of these, or what runs here is not installed as it should be."""
+    for name, found, known in (("pool", pool, POOLS), ("log-level", level, LEVELS)):
+        if found not in known:
+            raise SettingsError(f"`--{name}` should be {', '.join(known)}, found {found!r}.")
+    check_installation()
