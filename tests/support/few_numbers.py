@@ -73,6 +73,17 @@ def loop(of: StreamSpec, batches: Iterable[tuple[str, Sequence[bytes]]]) -> dict
     return values(of, store.reader())
 
 
+def loop_together(of: StreamSpec, steps: Iterable[Mapping[str, Sequence[bytes]]]) -> dict[str, Tensor]:
+    """The parameters after these steps, each of the mean of its tasks' gradients of what they share, and of each head's own."""
+    store = MemoryStore(of, parameters(of))
+    for number, step in enumerate(steps):
+        sent = tuple(computed(Claim(f"{number}/{task}", 1, task, tuple(step[task])), store.reader()) for task in sorted(step))
+        shared = [one.tensors["shared/w"] for one in sent]
+        mean = sum(tensor / len(sent) for tensor in shared if isinstance(tensor, Tensor))
+        store.apply(sent, {"shared/w": torch.as_tensor(mean)})
+    return values(of, store.reader())
+
+
 def values(of: StreamSpec, store: StoreReader) -> dict[str, Tensor]:
     """All parameters of a store."""
     found = {name: torch.zeros(1, WIDTH) for name in parameters(of)}

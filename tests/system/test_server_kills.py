@@ -20,7 +20,7 @@ from queues.stream.home import StreamHome
 from queues.stream.record import Entry, Record
 from queues.writer import QueueWriter
 from tests.support import few_numbers
-from tests.support.few_numbers import computed, loop, numbered, same, values
+from tests.support.few_numbers import computed, loop, loop_together, numbered, same, values
 from tests.support.killed_server import INSIDE, POINTS, Nursery
 from tests.support.streams import client
 from tests.support.streams import server as running
@@ -81,6 +81,13 @@ class Rig:
             except TrunklineError:
                 time.sleep(0.05)
         raise AssertionError("nothing became of a batch")
+
+    def settle_all(self) -> None:
+        """Wait until nothing is submitted."""
+        end = time.monotonic() + 30
+        while any(self.queues.counts(task.name).submitted for task in self.spec.tasks):
+            assert time.monotonic() < end, "something stays submitted"
+            time.sleep(0.005)
 
     def work(self) -> None:
         """One worker, which never computes on parameters that its own last gradient has not reached."""
@@ -221,6 +228,40 @@ def test_killed_at_random_moments(rig: Rig) -> None:
         time.sleep(0.05)
     rig.check()
     assert rig.nursery.stop() == 0
+
+
+def test_killed_at_every_point_where_tasks_go_together(redis: EmbeddedServer, tmp_path: Path) -> None:
+    rig = Rig(redis, tmp_path / "stream", together={"mode": "together", "wait_seconds": 1000.0})
+    names = ("record.append", "store.apply", "queues.commit", "store.done")
+    points = [f"{when} {name}" for name in names for when in ("before", "after")]
+    for point in [*points, "changed", "written down", "flipped"]:
+        for count in (1, 2) if "commit" in point or "done" in point else (1,):
+            rig.push(6, 1 + rig.queues.counts("a").pushed)
+            rig.nursery.start(point, count)
+            for claim in [rig.claim(), rig.claim()]:
+                rig.hand_in(claim)
+            assert rig.nursery.ended() == -9, point
+            rig.nursery.start()
+            rig.settle_all()
+            while claims := [claim for claim in (rig.queues.claim(), rig.queues.claim()) if claim is not None]:
+                for claim in claims:
+                    rig.hand_in(claim)
+                rig.settle_all()
+            assert rig.nursery.stop() == 0
+            entries = rig.entries()
+            steps: dict[int, dict[str, Any]] = {}
+            for entry in entries:
+                assert entry.staleness == 0
+                assert entry.task not in steps.setdefault(entry.step, {}), "one of each"
+                steps[entry.step][entry.task] = entry.samples
+            assert list(steps) == list(range(1, len(steps) + 1))
+            assert len({entry.batch for entry in entries}) == len(entries)
+            for task in ("a", "b"):
+                counts = rig.queues.counts(task)
+                assert (counts.leased, counts.submitted, counts.conserved) == (0, 0, True)
+                assert [s for entry in entries if entry.task == task for s in entry.samples] == numbered(1, counts.applied)
+            assert same(values(rig.spec, rig.reader), loop_together(rig.spec, steps.values())), point
+    rig.nursery.close()
 
 
 def test_the_server_of_the_queues_is_killed_and_comes_back(rig: Rig) -> None:
