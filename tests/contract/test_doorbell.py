@@ -14,6 +14,7 @@ from celery.worker import state
 from queues import doorbell
 from queues.doorbell import MESSAGE_LIMIT, MOST, Station, broker_of, check_pool, effective_visibility, make_app, ring, waiting
 from queues.embedded import EmbeddedServer
+from queues.stream.worker import PATIENCE
 from tests.support import small_stream
 from tests.support.streams import KINDS, client
 from trunkline.errors import Fenced, NotFound, SettingsError, Unreachable
@@ -143,6 +144,7 @@ def test_a_pool_that_forks_is_refused(pool: str) -> None:
         check_pool(pool)
 
 
+@pytest.mark.filterwarnings("ignore:You.re running the worker with superuser")
 def test_a_worker_whose_pool_forks_does_not_start(make: Make) -> None:
     app = make(station=Station("reviews", Drainer))
     with pytest.raises(SettingsError, match="found prefork"):
@@ -172,6 +174,27 @@ def test_a_broker_that_comes_back_is_heard_again(redis: EmbeddedServer, make: Ma
         except Unreachable:  # the first call may still find the old connection
             assert time.monotonic() < end
     assert waiting(app) == 2
+
+
+def test_a_broker_whose_memory_is_full_is_told_and_recovers(redis: EmbeddedServer, make: Make) -> None:
+    app = make()
+    ring(app)
+    connection = client(redis)
+    connection.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(Unreachable, match="maxmemory"):
+            ring(app, 2)
+    finally:
+        connection.config_set("maxmemory", 0)
+    assert ring(app, 2) == 1
+
+
+def test_the_page_tells_of_the_numbers_that_are_set() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "workers.md").read_text(encoding="utf-8")
+    assert f"for {doorbell.SILENCE:g} s looks by itself" in page
+    assert f"| {doorbell.VISIBILITY:g} s |" in page
+    assert f"less than {MESSAGE_LIMIT >> 10} KB" in page
+    assert f"tries for {PATIENCE:g} s" in page
 
 
 # -- the station -------------------------------------------------------------------------------------------------------
