@@ -9,7 +9,7 @@ from typer import Argument, Option
 from master.cli.base import noun, open_master, verb, where
 from tasks.folder import DECLARATION
 from trunkline.console import here
-from trunkline.errors import Conflict, NotFound, UsageError
+from trunkline.errors import Conflict, NotFound, Unreachable, UsageError
 from trunkline.files import write_atomically
 from trunkline.folders import check_new
 from trunkline.terminal import Result, amount, moment, pairs, table
@@ -205,7 +205,10 @@ def lineage(
         for stream in https.call("GET", where("streams")):
             if stream["encoder"] == name and stream["state"] == "running":
                 target = where("streams", stream["name"], "server", "lineage")
-                batches[stream["name"]] = https.call("GET", target, query={"most": most})
+                try:
+                    batches[stream["name"]] = https.call("GET", target, query={"most": most})
+                except Unreachable as error:
+                    here().note(str(error))
     data = {"encoder": name, "versions": found, "streams": batches}
     return Result(data, table(merged(found, batches), ("at", "what", "of", "by", "samples", "base")))
 

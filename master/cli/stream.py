@@ -70,10 +70,11 @@ def _until_runs(https: Any, name: str) -> dict[str, Any]:
     clock = SystemClock()
     seconds = here().timeout or START_SECONDS
     deadline = Deadline(clock, seconds, f"the server of stream {name!r} to answer; it goes on")
+    hint = f"It is tried again. `trunkline stream show {name}` tells how it is, `remove` gives it up."
     while True:
         found: dict[str, Any] = https.call("GET", where("streams", name))
         if found["state"] == "failed":
-            raise FailedError(f"the server of stream {name!r} should stay up, found: {found['reason']}", hint="It is tried again.")
+            raise FailedError(f"the server of stream {name!r} should stay up, found: {found['reason']}", hint=hint)
         if found["state"] == "running" and found["server"] is not None:
             return found
         deadline.check()

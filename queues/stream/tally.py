@@ -16,11 +16,13 @@ class Tally:
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        self._rates = Rates(clock)
+        self._rates, self._noted = Rates(clock), clock.monotonic()
+        self._rates.note({})
         self._batches: Counter[str] = Counter()  # applied, by task
         self._samples: Counter[str] = Counter()
         self._losses: dict[str, float] = {}
         self._staleness: Counter[int] = Counter()  # of what was applied, in steps
+        self._stale: Counter[str] = Counter()  # the same, summed by task
         self._back: Counter[str] = Counter()  # why batches came back
         self._refused: deque[dict[str, Any]] = deque(maxlen=REFUSED)
 
@@ -31,7 +33,8 @@ class Tally:
             self._samples[task] += samples
             self._losses[task] = loss
             self._staleness[staleness] += 1
-            self._rates.note(self._samples)
+            self._stale[task] += staleness
+            self._note()
 
     def back(self, why: str, **details: Any) -> None:
         """A batch came back.
@@ -44,16 +47,23 @@ class Tally:
             if details:
                 self._refused.append({"at": round(self._clock.now(), 3), **details})
 
+    def _note(self) -> None:
+        """Once a second is enough for a rate."""
+        if self._clock.monotonic() - self._noted >= 1.0:
+            self._noted = self._clock.monotonic()
+            self._rates.note(self._samples)
+
     def table(self) -> dict[str, Any]:
         """All of it, as JSON values."""
         with self._lock:
-            self._rates.note(self._samples)
+            self._note()
             tasks = {
                 task: {
                     "batches": self._batches[task],
                     "samples": self._samples[task],
                     "samples_a_second": round(self._rates.a_second(task), 3),
                     "loss": self._losses[task],
+                    "staleness": round(self._stale[task] / self._batches[task], 3),  # mean, in steps
                 }
                 for task in sorted(self._batches)
             }
