@@ -1,5 +1,6 @@
 """The parameter server against real servers of queues: each batch is applied once, in order, whatever was killed or set back."""
 
+import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,11 +18,12 @@ from queues.stream.server import HOLD, ParameterServer
 from queues.stream.spec import StreamSpec
 from queues.writer import QueueWriter
 from tests.support import few_numbers
+from tests.support.disk import disk
 from tests.support.few_numbers import computed, loop, numbered, same, values
 from tests.support.streams import KINDS, client
 from tests.support.streams import server as running
 from trunkline.clock import ManualClock
-from trunkline.errors import AlreadyRunning, Conflict, Fenced
+from trunkline.errors import AlreadyRunning, Conflict, Fenced, StorageFailed
 
 pytestmark = pytest.mark.contract
 
@@ -279,6 +281,45 @@ def test_workers_are_rung_for_when_there_is_more_to_do(make: Make) -> None:
     assert rig.queues.wait(0.0) is False
     rig.hand_in(rig.claim())
     assert rig.queues.wait(0.0) is True
+
+
+def test_a_disk_without_room_loses_nothing(make: Make, tmp_path: Path) -> None:
+    with disk(tmp_path / "disk", "1m") as small:
+        if small is None:
+            pytest.skip("this user may not mount a disk")
+        rig = make({"a": 2})
+        rig.server.record.close()
+        rig.server.record.folder = small.folder
+        rig.push("a", 1, 4)
+        claim = rig.hand_in(rig.claim())
+        small.fill()
+        for _ in range(2):
+            with pytest.raises(StorageFailed):
+                rig.server.turn()
+            assert (rig.store.step, rig.queues.counts("a").submitted) == (0, 2)
+        small.empty()
+        rig.server.turn()
+        assert rig.verdict(claim) is Verdict.APPLIED
+        rig.work()
+        assert [entry.step for entry in rig.server.record.since(0)] == [1, 2]
+        rig.server.record.close()
+
+
+def test_what_it_tells_of_itself(make: Make) -> None:
+    rig = make({"a": 2, "b": 2})
+    rig.push("a", 1, 8)
+    for _ in range(4):
+        rig.clock.sleep(2.0)
+        rig.work(1)
+    rig.clock.sleep(2.0)
+    status = rig.server.status()
+    assert json.loads(json.dumps(status)) == status
+    assert (status["step"], status["checkpoint"], status["applied"]) == (4, {"step": 0, "steps_since": 4}, 4)
+    told = status["tasks"]["a"]
+    assert (told["batches"], told["samples"], told["samples_a_second"]) == (4, 8, 0.8)
+    assert told["loss"] == list(rig.server.record.since(0))[-1].loss
+    assert "b" not in status["tasks"]
+    assert (status["mode"], status["trouble"], status["refused"]) == ("each", None, [])
 
 
 # -- one server ----------------------------------------------------------------------------------------------------------

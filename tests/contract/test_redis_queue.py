@@ -763,6 +763,8 @@ def test_a_full_memory_refuses_pushes_whole_and_lets_all_else_go_on(own_server: 
     queues.configure_stream(StreamSettings(attempts=2, lease_seconds=10.0, policy="equal"))
     queues.set_state("b", "open")
     assert taken(queues).task == "b"
+    assert queues.hold(1, "one", 10.0).step == 1
+    assert len(queues.work().submitted) == 0
     assert queues.release(10) > 0
     assert queues.purge_waiting("b") > 0
     assert bytes_told(queues) == recount(queues)
