@@ -12,10 +12,9 @@ import logging
 import os
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -29,7 +28,8 @@ from celery.worker import state
 from kombu.exceptions import KombuError
 
 from queues.stream.home import StreamHome
-from trunkline.errors import FailedError, Fenced, NotFound, SettingsError, TrunklineError, Unreachable
+from queues.stream.station import Station
+from trunkline.errors import FailedError, SettingsError, Unreachable
 
 if TYPE_CHECKING:  # it loads torch, which whoever only rings does not need, and which must not be there before a fork
     from queues.stream.worker import Worker
@@ -50,12 +50,6 @@ MOST = 8
 
 VISIBILITY = 120.0
 """Seconds after which a doorbell that nobody acknowledged is heard again. No batch depends on it."""
-
-SLICE = 20.0
-"""Seconds that one doorbell drains for, so that Celery breathes; if there is more, it rings again."""
-
-SILENCE = 5.0
-"""Seconds without a doorbell after which a worker looks by itself."""
 
 SOCKET_TIMEOUT = 5.0
 """Seconds that an answer of the broker may take."""
@@ -134,7 +128,7 @@ def make_app(broker: str, stream: str, station: "Station | None" = None, *, visi
             station.answer(stream)
 
     if station is not None:
-        station.app = found
+        station.app, station.ring, station.told, station.end = found, lambda: ring(found), _told_to_stop, _stop
         steps: Any = found.steps
         steps["worker"].add(_watching(station))
     return found
@@ -185,99 +179,6 @@ def effective_visibility(app: Celery) -> float:
 
 
 # -- the worker --------------------------------------------------------------------------------------------------------
-
-
-class Station:
-    """The worker of this process: it is made once, answers doorbells, and looks by itself when none comes.
-
-    :param make: makes the worker; not called before Celery has started, for torch must not be there before a fork.
-    :param silence: see SILENCE.
-    """
-
-    def __init__(self, stream: str, make: "Callable[[], Worker]", *, silence: float = SILENCE) -> None:
-        self.stream, self.silence = stream, silence
-        self.app: Celery | None = None
-        self.error: TrunklineError | None = None  # why it ended
-        self._make = make
-        self._worker: Worker | None = None
-        self._turn = threading.Lock()  # one drain at a time: a model has one set of parameters
-        self._heard = time.monotonic()
-        self._ended = threading.Event()
-        self._ill = False
-
-    def open(self) -> None:
-        """Make the worker."""
-        if self._worker is None:
-            self._worker = self._make()
-
-    def answer(self, stream: str) -> int:
-        """A doorbell rang; return how many gradients were handed in."""
-        if stream != self.stream:
-            log.warning("a doorbell should be of the stream %r, found %r", self.stream, stream)
-            return 0
-        begun = time.monotonic()
-        if not self._turn.acquire(timeout=SLICE):
-            return 0  # the watchdog is at it, and takes all there is
-        try:
-            return self._drain()
-        finally:
-            self._turn.release()
-            if time.monotonic() - begun >= SLICE and not self.stopping() and self.app is not None:
-                with suppress(Unreachable):  # then the watchdog goes on
-                    ring(self.app)
-
-    def watch(self) -> None:
-        """Look whenever no doorbell came for a while, until `close`."""
-        while not self._ended.wait(min(1.0, self.silence / 4)):
-            if time.monotonic() - self._heard < self.silence or not self._turn.acquire(blocking=False):
-                continue
-            silent = time.monotonic() - self._heard
-            try:
-                done = self._drain()
-            except Exception:  # the watchdog lives on; the next doorbell meets the same, and Celery tells it
-                log.exception("a look without a doorbell failed")
-                continue
-            finally:
-                self._turn.release()
-            if done:
-                log.warning("%d batches were ready, but no doorbell had come for %.1f s: was one lost?", done, silent)
-
-    def _drain(self) -> int:
-        """All there is, while nobody else does."""
-        self.open()
-        assert self._worker is not None
-        try:
-            done = self._worker.drain(self.stopping, SLICE)
-            if self._ill:
-                log.warning("the stream %s is back", self.stream)
-            self._ill = False
-            return done
-        except (Fenced, NotFound) as error:
-            log.error("this worker ends: %s", error)
-            self.error = error
-            _stop(error.exit_code)
-            return 0
-        except TrunklineError as error:
-            if not error.retryable:
-                raise
-            if not self._ill:  # once, and not every few seconds
-                log.warning("the stream %s is away: %s", self.stream, error)
-            self._ill = True
-            return 0
-        finally:
-            self._heard = time.monotonic()
-
-    def stopping(self) -> bool:
-        """Whether the process was told to end."""
-        return self._ended.is_set() or any(word not in (None, False) for word in (state.should_stop, state.should_terminate))
-
-    def close(self) -> None:
-        """End the watchdog's loop and what the worker keeps going."""
-        self._ended.set()
-        if self._turn.acquire(timeout=SLICE):
-            self._turn.release()
-        if self._worker is not None:
-            self._worker.close()
 
 
 def _watching(station: Station) -> type[bootsteps.StartStopStep]:
@@ -352,8 +253,7 @@ def work(station: Station, *, pool: str = "solo", name: str | None = None) -> No
     :raises Fenced, NotFound: the stream went over to another store, or is gone.
     :raises FailedError: Celery gave up.
     """
-    app = station.app
-    assert app is not None
+    app: Celery = station.app
     check_pool(get_implementation(pool))
     wanted, found = app.conf.visibility_timeout, effective_visibility(app)
     if found != wanted:
@@ -397,6 +297,11 @@ def _program(app: Celery) -> Any:
                 signal.signal(number, stop)
 
     return Program
+
+
+def _told_to_stop() -> bool:
+    """Whether Celery was told to end."""
+    return any(word not in (None, False) for word in (state.should_stop, state.should_terminate))
 
 
 def _stop(code: int) -> None:

@@ -1,9 +1,14 @@
 """One worker's process, as both command lines run it. Celery and torch are loaded when there is something to do."""
 
+from typing import TYPE_CHECKING
+
 from queues.stream.home import StreamHome
 from trunkline.errors import SettingsError
 from trunkline.installation import check_installation
 from trunkline.logs import logging_to
+
+if TYPE_CHECKING:
+    from queues.stream.worker import Worker
 
 QUIET = ("celery", "kombu", "transformers", "httpx")
 
@@ -27,7 +32,7 @@ def serve(home: StreamHome, *, threads: int | None = None, pool: str = "solo", l
     with logging_to(home.logs / "worker.log", level, QUIET):
         from queues import doorbell
 
-        def make() -> "doorbell.Worker":
+        def make() -> "Worker":
             from queues.stream.join import join
 
             return join(home, threads=threads)

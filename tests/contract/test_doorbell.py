@@ -12,8 +12,9 @@ from celery import Celery
 from celery.worker import state
 
 from queues import doorbell
-from queues.doorbell import MESSAGE_LIMIT, MOST, Station, broker_of, check_pool, effective_visibility, make_app, ring, waiting
+from queues.doorbell import MESSAGE_LIMIT, MOST, broker_of, check_pool, effective_visibility, make_app, ring, waiting
 from queues.embedded import EmbeddedServer
+from queues.stream.station import SILENCE, Station
 from queues.stream.worker import PATIENCE
 from tests.support import small_stream
 from tests.support.streams import KINDS, client
@@ -100,7 +101,6 @@ def test_nothing_of_a_producer_listens_for_results(redis: EmbeddedServer, make: 
         ring(app, MOST)
         client(redis, f"{redis.url}?db=1").flushdb()
     assert app.conf.result_backend is None
-    assert app.backend.as_uri() == "disabled://"
     assert len(client(redis).client_list()) <= before + 3 + 20  # 20 are the clients of this test
 
 
@@ -146,7 +146,7 @@ def test_a_pool_that_forks_is_refused(pool: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:You.re running the worker with superuser")
 def test_a_worker_whose_pool_forks_does_not_start(make: Make) -> None:
-    app = make(station=Station("reviews", Drainer))
+    app = make(station=station()[0])
     with pytest.raises(SettingsError, match="found prefork"):
         app.Worker(pool="prefork", quiet=True)
 
@@ -191,7 +191,7 @@ def test_a_broker_whose_memory_is_full_is_told_and_recovers(redis: EmbeddedServe
 
 def test_the_page_tells_of_the_numbers_that_are_set() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "workers.md").read_text(encoding="utf-8")
-    assert f"for {doorbell.SILENCE:g} s looks by itself" in page
+    assert f"for {SILENCE:g} s looks by itself" in page
     assert f"| {doorbell.VISIBILITY:g} s |" in page
     assert f"less than {MESSAGE_LIMIT >> 10} KB" in page
     assert f"tries for {PATIENCE:g} s" in page
@@ -221,9 +221,9 @@ class Drainer:
         pass
 
 
-def station(*answers: int | Exception, silence: float = 1000.0) -> tuple[Station, Drainer]:
+def station(*answers: int | Exception, silence: float = 1000.0, slice: float = 20.0) -> tuple[Station, Drainer]:
     drainer = Drainer(*answers)
-    return Station("reviews", lambda: drainer, silence=silence), drainer  # type: ignore[arg-type, return-value]
+    return Station("reviews", lambda: drainer, silence=silence, slice=slice), drainer  # type: ignore[arg-type, return-value]
 
 
 def test_a_doorbell_drains_and_one_of_another_stream_does_not() -> None:
@@ -272,9 +272,8 @@ def test_a_stream_that_went_over_to_another_store_ends_the_worker(error: Excepti
     assert found.stopping()
 
 
-def test_what_does_not_fit_in_one_slice_rings_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doorbell, "SLICE", 0.005)
-    found, _ = station(1)
+def test_what_does_not_fit_in_one_slice_rings_again(make: Make) -> None:
+    found, _ = station(1, slice=0.005)
     app = make(station=found)
     found.answer("reviews")
     assert waiting(app) == 1

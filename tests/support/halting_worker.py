@@ -10,6 +10,7 @@ from typing import Any
 
 from queues import doorbell
 from queues.stream.home import StreamHome
+from queues.stream.station import SILENCE, SLICE, Station
 from trunkline.errors import TrunklineError
 
 
@@ -19,16 +20,15 @@ def main() -> int:
     parser.add_argument("--pool", default="solo")
     parser.add_argument("--sleep", type=float, default=0.0, help="seconds of each step, beside its own")
     parser.add_argument("--visibility", type=float, default=doorbell.VISIBILITY)
-    parser.add_argument("--silence", type=float, default=doorbell.SILENCE)
-    parser.add_argument("--slice", type=float, default=doorbell.SLICE)
+    parser.add_argument("--silence", type=float, default=SILENCE)
+    parser.add_argument("--slice", type=float, default=SLICE)
     parser.add_argument("--plain", action="store_true", help="the plain store of the tests")
     parser.add_argument("--at", nargs=2, help="touch a file and sleep there: in `gradient`, before or after `submit`")
     options = parser.parse_args()
     logging.basicConfig(level="INFO", format="%(relativeCreated)d %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kombu").setLevel("WARNING")
     home = StreamHome(options.folder)
-    doorbell.SLICE = options.slice
-    station = doorbell.Station(home.spec.name, lambda: made(home, options), silence=options.silence)
+    station = Station(home.spec.name, lambda: made(home, options), silence=options.silence, slice=options.slice)
     broker = doorbell.broker_of(doorbell.address(home)["redis"])
     doorbell.make_app(broker, home.spec.name, station, visibility=options.visibility)
     try:

@@ -96,7 +96,7 @@ class LiveStream:
             return counts if all(of.applied == self.pushed[task] for task, of in counts.items()) else None
 
         try:
-            return eventually(look, seconds, "what was pushed")
+            return eventually(look, seconds, "what was pushed") or {}
         except AssertionError:
             print(self.words())
             raise

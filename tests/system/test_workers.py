@@ -4,14 +4,18 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from queues import doorbell
 from tests.support.live_stream import LiveStream, eventually, live_stream
 from trunkline.errors import TrunklineError
+
+Found = TypeVar("Found")
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -141,6 +145,7 @@ def test_a_second_sigint_in_a_long_step_gives_the_batch_back(stream: LiveStream,
     worker.send_signal(signal.SIGINT)
     worker.wait(30)
     claim = eventually(queues.claim)
+    assert claim is not None
     assert claim.attempt == 2
     queues.nack(claim, "for the next", counts=False)
     stream.worker()
@@ -172,7 +177,9 @@ def test_celerys_own_program_runs_a_worker_that_monitors_see(stream: LiveStream)
     with app.connection() as connection:
         receiver = app.events.Receiver(connection, handlers={"*": lambda event: seen.append(event["type"])})
         stream.push(queues, "mood", 4)
-        eventually(lambda: [*receiver.capture(limit=1, timeout=1, wakeup=False)] or seen)
+        while not seen:
+            with suppress(TimeoutError):
+                receiver.capture(limit=1, timeout=1, wakeup=False)
     app.close()
     assert end(worker) == 0, stream.words()
 
@@ -196,7 +203,7 @@ def test_a_thousand_doorbells_leave_nothing_behind(stream: LiveStream) -> None:
         clients.append(len(client.client_list()))
     app.close()
     assert sizes[-1] - sizes[1] < 5 << 20, sizes
-    assert max(keys[1:]) <= keys[0] + 1, keys
+    assert max(keys) <= 8, keys  # the binding's two, and what holds a doorbell that is on its way
     assert max(clients[1:]) <= clients[0] + 2, clients
 
 
@@ -209,9 +216,8 @@ def resident(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def persistent(once: object) -> object:
+def persistent(once: Callable[[], Found]) -> Found:
     """Again, while the server of the queues is away."""
-    assert callable(once)
     end = time.monotonic() + 60
     while True:
         try:
