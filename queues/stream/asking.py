@@ -123,13 +123,13 @@ def status_lines(found: dict[str, Any]) -> list[str]:
     return [*pairs(about), "", *table(rows, WATCHED), *(["", "refused:", *table(refused, columns)] if refused else [])]
 
 
-WATCHED = ("task", "state", "waiting", "oldest", "in/s", "applied/s", "updates", "staleness", "loss", "score", "out", "dead")
+WATCHED = ("task", "state", "waiting", "oldest", "in/s", "updates", "stale", "loss", "score", "dead")
 
 
 def _row(one: dict[str, Any], found: dict[str, Any], scores: dict[str, Any]) -> dict[str, Any]:
     """A queue, and what its task learned."""
     task = ((found["store"] or {}).get("tasks") or {}).get(one["task"], {})
-    learned = {"updates": task.get("batches"), "staleness": task.get("staleness"), "loss": task.get("loss")}
+    learned = {"updates": task.get("batches"), "stale": task.get("staleness"), "loss": task.get("loss")}
     return {**shown(one), **learned, "score": scores.get(one["task"])}
 
 

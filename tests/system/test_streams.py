@@ -15,13 +15,17 @@ from master.demo.processes import ADMIN, CHILD, Processes
 from queues.connection import connect
 from queues.embedded import EmbeddedServer
 from queues.redis import RedisQueues, script
+from queues.stream.create import create
 from queues.stream.home import StreamHome
+from queues.stream.spec import StreamSpec
+from tasks import encoders
+from tasks.specs import EncoderSpec, Module
 from tests.support import small_stream
 from tests.support.cluster import Cluster
 from tests.support.disk import disk
-from tests.support.served import Served, served
+from tests.support.served import ROOT, Served, served
 from trunkline.clock import SystemClock
-from trunkline.errors import Conflict, ConnectionFailed, QueueFull, QueuePaused, StorageFailed, Unreachable
+from trunkline.errors import Conflict, ConnectionFailed, QueueFull, QueuePaused, SampleError, StorageFailed, Unreachable
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -194,6 +198,45 @@ def test_a_stream_in_one_process_learns_from_what_is_pushed(tmp_path: Path) -> N
         status = stream.call("GET", "status")["store"]
         assert (status["step"], status["tasks"]["mood"]["batches"]) == (7, 3)
         bad._client.close()
+
+
+def test_an_encoder_of_one_s_own_learns_from_vectors(tmp_path: Path) -> None:
+    module = ROOT / "examples" / "vector_encoder" / "encoder.py"
+    source = Module(path=f"{module}:Perceptron", options={"width": 4, "hidden": 8})
+    encoders.create(EncoderSpec(name="sensor", type="sensor", source=source, shape=(4,)), tmp_path / "encoder", [])
+    common = {"encoder": "sensor", "batch_size": 2}
+    tasks = [
+        {"name": "alarm", "head": "single", "fields": ["x"], "label": "y", "labels": ["no", "yes"], **common},
+        {"name": "heat", "head": "regression", "fields": ["a", "b", "c", "d"], "label": "t", **common},
+    ]
+    spec = StreamSpec.model_validate({"name": "sensors", "encoder": "sensor", "tasks": tasks, "store": {"kind": "memory"}})
+    home = create(tmp_path / "sensors", spec, tmp_path / "encoder", modules=[module])
+    with served(home) as stream:
+        stream.call("POST", "queues/alarm/samples", body(*[{"x": [0.5, 1, -1, 2], "y": "yes"}] * 4))
+        stream.call("POST", "queues/heat/samples", body(*[{"a": 1, "b": 2, "c": 3, "d": "4.5", "t": 20}] * 2))
+        wrong = {
+            "found 3": {"x": [1, 2, 3], "y": "yes"},
+            "should be finite numbers, found NaN or infinity": {"x": [1, 2, 3, float("nan")], "y": "yes"},
+            "should be numbers": {"x": ["a", 2, 3, 4], "y": "yes"},
+            "column 'x': should have a value": {"y": "yes"},
+        }
+        for said, row in wrong.items():
+            with pytest.raises(SampleError, match=said):
+                stream.call("POST", "queues/alarm/samples", body(row))
+        stream.wait("all to be applied", lambda: [one["applied"] for one in stream.call("GET", "queues")] == [4, 2])
+        stream.call("POST", "queues/heat/samples", body({"a": 1, "b": 2, "c": 3, "d": 4, "t": 20}))
+        assert stream.call("GET", "queues/heat/samples")[0]["inputs"] == [[1.0, 2.0, 3.0, 4.0]]
+
+
+def test_a_head_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    task = {**small_stream.TASKS[0], "custom_head": "own.py:Head"}
+    home = small_stream.folder(tmp_path / "reviews", tasks=[task])
+    stream = Served(home)
+    try:
+        assert stream.launch().wait(90) == 2
+        assert "own.py" in stream.said()
+    finally:
+        stream.end()
 
 
 # -- at a master -------------------------------------------------------------------------------------------------------
