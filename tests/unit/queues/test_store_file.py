@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from queues.store import mapped
+from queues.store import reader as reader_module
 from queues.store.mapped import ACTIVE, OWNER, SEQUENCE, Mapped
 from queues.store.reader import FileReader
 from queues.store.store import Verdict
@@ -30,6 +31,12 @@ from trunkline.errors import (
     StorageFailed,
     Unreachable,
 )
+
+OPTIMISERS: Mapping[str, Mapping[str, object]] = {
+    "adamw": {},
+    "sgd": {"optimizer": "sgd", "learning_rate": 0.1},
+    "momentum": {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.1},
+}
 
 
 class Opened:
@@ -64,10 +71,10 @@ def feed(writer: FileWriter, first: int, last: int, checkpoints: tuple[int, ...]
                 writer.checkpoint()
 
 
-def plain(steps: int, learning: Mapping[str, object] | None = None) -> dict[str, Tensor]:
-    """What the stream comes to."""
+def plain(steps: int, learning: Mapping[str, object] | None = None, more: int = 0) -> dict[str, Tensor]:
+    """What the stream comes to, and so many batches of one task."""
     found = PlainStore(spec_of(learning), parameters())
-    for gradient in stream(steps):
+    for gradient in (*stream(steps), *(sent(number, "mood") for number in range(steps, steps + more))):
         found.apply((gradient,))
     return found.values()
 
@@ -324,18 +331,23 @@ def test_another_head_may_come_and_go(store: Opened) -> None:
     assert same(into, {name: value for name, value in learned.values().items() if name in few})
 
 
-def test_another_optimiser_begins_with_moments_of_its_own(store: Opened) -> None:
-    feed(store(), 0, 4)
+@pytest.mark.parametrize("before", OPTIMISERS)
+@pytest.mark.parametrize("after", OPTIMISERS)
+def test_another_optimiser_begins_with_moments_of_its_own(store: Opened, before: str, after: str) -> None:
+    """And the same one goes on with what it had."""
+    feed(store(spec_of(OPTIMISERS[before])), 0, 4)
     values = held(store)[1]
-    learning = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.1, "warmup_steps": 0}
-    writer = store(spec_of(learning))
+    writer = store(spec_of(OPTIMISERS[after]))
     assert (writer.recovered.source, writer.step) == ("map", 5)
-    learned = PlainStore(spec_of(learning), {name: torch.nn.Parameter(value) for name, value in values.items()})
+    learned = PlainStore(spec_of(OPTIMISERS[after]), {name: torch.nn.Parameter(value) for name, value in values.items()})
     learned.step = 5
     for number in (5, 6):
         learned.apply((sent(number, "mood"),))
         writer.apply((sent(number, "mood"),))
-    assert same(held(store)[1], learned.values())
+    if before == after != "sgd":
+        assert same(held(store)[1], plain(5, OPTIMISERS[after], more=2))
+    else:
+        assert same(held(store)[1], learned.values())
 
 
 @pytest.mark.parametrize(
@@ -388,6 +400,27 @@ def test_a_reader_that_is_always_too_slow_gives_up(store: Opened) -> None:
         read(reader)
 
 
+def test_a_slot_that_is_being_written_is_not_copied(store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a reader that looked which slot is active, and stood still until the writer was in the middle of that one again."""
+    writer = store()
+    feed(writer, 0, 4)
+    other = 1 - writer._map.active
+    writer._map.begin(other)
+    answers = [other]
+
+    class Late(Mapped):
+        @property
+        def active(self) -> int:
+            return answers.pop() if answers else super().active
+
+    monkeypatch.setattr(reader_module, "Mapped", Late)
+    reader = FileReader(store.folder, clock=ManualClock())
+    step, found = read(reader)
+    assert answers == []
+    assert step == 5
+    assert same(found, plain(5))
+
+
 def test_a_reader_waits_for_no_writer(store: Opened) -> None:
     """Given a writer that died while it wrote, Then the slot that is active is read as ever."""
     writer = store()
@@ -434,6 +467,15 @@ def test_a_verdict_is_looked_for_often_at_first(store: Opened) -> None:
     assert max(clock.slept) <= 0.005
     assert sum(clock.slept) == pytest.approx(2.0)
     assert len(clock.slept) < 1000
+
+
+@pytest.mark.parametrize("place", range(32))
+def test_a_verdict_that_is_half_written_is_none(store: Opened, place: int) -> None:
+    writer = store()
+    writer.done("batch-0", 1, Verdict.APPLIED)
+    ring = writer._map.verdicts
+    ring._data[ring._start + place] ^= 0x11
+    assert FileReader(store.folder).verdict("batch-0", 1, 0.0) is None
 
 
 # -- disks -------------------------------------------------------------------------------------------------------------
