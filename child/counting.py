@@ -2,6 +2,7 @@
 
 import logging
 
+from child import streamed
 from child.registry import Registry
 from child.settings import Policy
 from trunkline.errors import SampleError, SpecError
@@ -32,8 +33,10 @@ class Counter:
         """Training samples of the tasks of a type, and what is wrong with the tasks that cannot be counted."""
         counts: list[TaskCount] = []
         problems: dict[str, SampleError] = {}
-        for spec in self.registry.of_type(encoder_type, self._allowed(wanted)):
+        specs = self.registry.of_type(encoder_type, self._allowed(wanted))
+        for spec in specs:
             try:
+                streamed.check_together(specs)
                 samples = self.registry.count(spec)["train"]
             except (SampleError, SpecError) as error:
                 logger.warning("task %s cannot be counted: %s", spec.name, error)
@@ -46,6 +49,11 @@ class Counter:
                     )
                 )
         return counts, problems
+
+    def stream(self, encoder_type: str, wanted: tuple[str, ...] = ()) -> str | None:
+        """The stream that the samples of the tasks of a type come through; None: they lie in files."""
+        specs = self.registry.of_type(encoder_type, self._allowed(wanted))
+        return streamed.stream_of(specs[0]) if specs else None
 
     def offered(self, instruction: Instruction) -> str:
         """What is here in the place of the tasks that a job asks for."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from child import body, policy
+from child import body, policy, streamed
 from child.counting import Counter
 from child.home import ChildHome
 from child.machine import describe
@@ -136,6 +136,9 @@ class Child:
                 self._without_code.discard(instruction.encoder.manifest)
         except RefusedValue as error:
             return self._confirmation(instruction, accepted=False, reason=error.reason, detail=error.message)
+        if (stream := self.counter.stream(instruction.encoder.type, instruction.tasks)) is not None:
+            confirmed = {count.task: count.samples for count in counts}
+            streamed.note_confirmed(self.home, stream, instruction.job, instruction.round, confirmed)
         return self._confirmation(instruction, accepted=True, detail=" ".join(problems), tasks=tuple(counts))
 
     def _confirmation(
@@ -181,6 +184,9 @@ class Child:
         variate = None if control is None else self.sets.get(control, None, message.control_token, None, spare=needed)
         initial = self.sets.get(base, delta, message.token, attachment, self.site.maker(message.encoder), spare=needed)
         store.note_set(message.base.digest)
+        if (stream := self.counter.stream(message.encoder.type, message.tasks)) is not None:
+            player = streamed.Player(self.home, stream, self.clock, self.settings.stream_seconds, self.stopping)
+            return self.trainer.take_over(message, initial, player.play(message, initial), stream, store)
         names = tuple(task.task for task in self.counter.count(message.encoder.type, message.tasks)[0])
         if not names:
             raise RefusedValue(Reason.NO_SAMPLES, "samples should be here as they were when confirmed, found none.")
@@ -197,7 +203,10 @@ class Child:
         store.note_set(message.target.digest)
         scores: list[Score] = []
         alone: tuple[Score, ...] = ()
-        if self.settings.policy.report or message.settle is not None:
+        stream = self.counter.stream(message.encoder.type, message.tasks)
+        if stream is not None and self.settings.policy.report:
+            scores = self._heldout(message, path, stream, store)
+        elif stream is None and (self.settings.policy.report or message.settle is not None):
             encoder = self.site.encoder(message.encoder)
             with SetFile(path) as target:
                 encoder.load_shared(target.read)
@@ -219,6 +228,19 @@ class Child:
             alone=alone,
             seconds=time.perf_counter() - started,
         )
+
+    def _heldout(self, message: ReportRequest, target: Path, stream: str, store: PrivateStore) -> list[Score]:
+        """Scores of tasks that learn from a stream, on the held-out rows of its declaration, which count as validation."""
+        if "validation" not in message.splits:
+            return []
+        encoder, private = self.site.encoder(message.encoder), store.load()
+        with SetFile(target) as file:
+            encoder.load_shared(file.read)
+        body.load(encoder, private)
+        tasks = self.site.tasks(encoder, streamed.heldout(self.home, stream, self.registry.of_type(message.encoder.type)), None)
+        load_heads(tasks, private)
+        scores = self.site.scores(encoder, tasks, ("train",))  # a table's rows are one split, which is called that
+        return [score.model_copy(update={"split": "validation"}) for score in scores]
 
     # -- shared --------------------------------------------------------------------------------------------------------------
 

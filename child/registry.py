@@ -5,6 +5,7 @@ from pathlib import Path
 
 import tomli_w
 
+from child import streamed
 from child.home import ChildHome
 from tasks.specs import TaskSpec
 from tasks.survey import survey
@@ -59,11 +60,13 @@ class Registry:
         return sorted({spec.encoder for spec in self.all()})
 
     def count(self, spec: TaskSpec) -> dict[str, int]:
-        """Distinct samples by split.
+        """Distinct samples by split; of a task whose samples come through a queue, those that this can give now.
 
-        :raises SampleError: the file is not what the task says.
+        :raises SampleError: the file is not what the task says, or the queue cannot be asked.
         :raises SpecError: the task's own reader is not here.
         """
+        if streamed.stream_of(spec) is not None:
+            return {"train": streamed.count(self.home, spec)}
         return dict(survey(spec, self.home.folder, self.home.cache, (self.home.modules,)).counts)
 
     def _path(self, name: str) -> Path:

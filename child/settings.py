@@ -49,6 +49,7 @@ class ChildSettings(Section):
     idle_poll: Positive = 2.0  # seconds between looks when nothing happens
     away: Positive = 60.0  # longest pause between attempts to reach the master, seconds
     batch_lease: Positive = 3600.0  # seconds a training step may take
+    stream_seconds: Positive = 600.0  # that workers of a stream may take for a round; then what came of it is the update
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     policy: Policy = Policy()
 

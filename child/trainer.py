@@ -5,14 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from child import body, moments
+import torch
+
+from child import body, heads, moments, streamed
 from child.control import Control
+from child.heads import Outputs
 from child.home import ChildHome, keep_newest
 from child.settings import ChildSettings
 from child.site import Site
 from child.state import Private, PrivateStore
+from child.streamed import Played
 from child.train import LocalTask, Trained, load_heads, train
 from tasks.encoders import Encoder
+from tasks.heads import make_head
 from tasks.specs import TaskSpec
 from trunkline import codecs
 from trunkline.clock import Clock
@@ -73,6 +78,45 @@ class Trainer:
             update = self.write(message, encoder, initial, trained, after, time.perf_counter() - started, store)
         keep_newest(self.home.updates, KEPT_UPDATES, {update.digest})
         return update
+
+    def take_over(self, message: InitialSet, base: Path, played: Played, stream: str, store: PrivateStore) -> Update:
+        """The update of a round that was played with a stream, and its heads as this site's own.
+
+        :param base: where the initial set lies.
+        """
+        started = time.perf_counter()
+        encoder, before = self.site.encoder(message.encoder), store.load()
+        with SetFile(base) as initial, SetFile(played.shared) as shared, SetFile(played.heads) as file:
+            encoder.load_shared(shared.read)
+            own = {name: shared.read(name) for name in encoder.private_tensors() if name in shared.spec}
+            encoder.load_private(before.under(body.PREFIX) | own)
+            trained = Trained(
+                samples=played.samples,
+                applied=played.applied,
+                losses=played.losses,
+                steps=played.steps,
+                private=self._with_heads(before, encoder, stream, file),
+                moments={},
+            )
+            after = body.kept(trained.private, encoder)
+            update = self.write(message, encoder, initial, trained, after, played.seconds + time.perf_counter() - started, store)
+        keep_newest(self.home.updates, KEPT_UPDATES, {update.digest})
+        return update
+
+    def _with_heads(self, before: Private, encoder: Encoder, stream: str, file: SetFile) -> Private:
+        """The private state with the heads in a file, `TASK/NAME`, of a stream's tasks."""
+        tensors, notes = dict(before.tensors), dict(before.notes)
+        for task in sorted({name.split("/", 1)[0] for name in file}):
+            spec = streamed.declared(self.home, stream, task)
+            labels = spec.labels or ()
+            head = make_head(spec.task, labels, encoder.hidden, 0, scale=spec.scale, modules=self.site.modules())
+            with torch.no_grad():
+                for name, parameter in head.named_parameters():
+                    if f"{task}/{name}" in file.spec:
+                        parameter.copy_(torch.from_numpy(file.read(f"{task}/{name}")))
+            tensors = {name: array for name, array in tensors.items() if not name.startswith(f"{task}/")} | heads.kept(task, head)
+            notes["heads"] = dict(notes.get("heads", {})) | {task: Outputs(spec.head, labels).note()}
+        return Private(tensors, notes)
 
     def write(
         self,

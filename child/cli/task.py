@@ -25,8 +25,13 @@ Many = list[str] | None
 
 @verb(app)
 def add(
-    file: Annotated[Path, Argument(metavar="FILE", help="CSV, TSV, JSON Lines or Parquet, or a `datasets` folder.")],
     task: Annotated[str, Option("--task", metavar="NAME", help="The task's name; the master learns it.")],
+    file: Annotated[
+        Path | None, Argument(metavar="[FILE]", help="CSV, TSV, JSON Lines or Parquet, or a `datasets` folder.")
+    ] = None,
+    stream: Annotated[
+        str | None, Option("--stream", metavar="NAME", help="Instead of a file: as this stream of the site declares the task.")
+    ] = None,
     text: Annotated[Many, Option("--text", "--field", metavar="COLUMN", help="Input; may be repeated (pairs: two).")] = None,
     label: Annotated[str | None, Option(metavar="COLUMN", help="What is learned; none for pairs.")] = None,
     encoder: Annotated[str | None, Option(metavar="TYPE", help="The encoder type its samples suit.  [default: text]")] = None,
@@ -46,7 +51,15 @@ def add(
     custom_head: Annotated[str | None, Option(metavar="FILE.py:NAME", help="Your own head.")] = None,
     replace: Annotated[bool, Option("--replace", help="Change a task that is declared already.")] = False,
 ) -> Result:
-    """Declare a task. Its file is read once from end to end, so that what is wrong is told now."""
+    """Declare a task. Its file is read once from end to end, so that what is wrong is told now.
+
+    With --stream its samples come through a queue; all else is as the stream declares it, which learns in rounds only from then on.
+    """
+    if (file is None) == (stream is None):
+        raise UsageError("samples should come from FILE or by `--stream`, found both or neither.")
+    if stream is not None:
+        return _from_stream(stream, task, replace)
+    assert file is not None
     said: dict[str, Any] = {
         "name": task,
         "data": str(file.expanduser().absolute()),
@@ -88,6 +101,19 @@ def add(
     return Result(found, _told(found))
 
 
+def _from_stream(stream: str, task: str, replace: bool) -> Result:
+    home = open_home()
+    from child import streamed
+    from child.registry import Registry
+
+    registry, spec = Registry(home), streamed.of_stream(home, stream, task)
+    streamed.check_together([spec, *(one for one in registry.of_type(spec.encoder) if one.name != task)])
+    registry.add(spec, replace=replace)
+    streamed.attach(home, stream, True)
+    about = {"task": task, "encoder": spec.encoder, "head": spec.head, "metric": spec.measure, "stream": stream}
+    return Result(about, pairs(about))
+
+
 @verb(app, "list")
 def list_() -> Result:
     """The tasks of this site."""
@@ -110,10 +136,16 @@ def show(name: Name) -> Result:
 
 @verb(app)
 def remove(name: Name) -> Result:
-    """Forget a task's declaration. Its file and its head stay."""
+    """Forget a task's declaration. Its file and its head stay. A stream that feeds no task any more learns at all times again."""
+    from child import streamed
     from child.registry import Registry
 
-    Registry(open_home()).remove(name)
+    home = open_home()
+    registry = Registry(home)
+    stream = streamed.stream_of(registry.get(name))
+    registry.remove(name)
+    if stream is not None and stream not in map(streamed.stream_of, registry.all()):
+        streamed.attach(home, stream, False)
     return Result({"removed": name}, [f"{name} removed"])
 
 
@@ -197,9 +229,13 @@ def _survey(home: "ChildHome", spec: "TaskSpec") -> dict[str, Any]:
 
     :raises SampleError: something is wrong in the file, or it has nothing to train on.
     """
+    from child import streamed
     from tasks import plugins
     from tasks.survey import survey
 
+    if streamed.stream_of(spec) is not None:
+        about = {"task": spec.name, "encoder": spec.encoder, "head": spec.head, "metric": spec.measure}
+        return {**about, "rows": {"train": streamed.count(home, spec)}, "labels": list(spec.labels) if spec.labels else None}
     if spec.custom_head is not None:
         plugins.check_there(spec.custom_head, (home.modules,), "trunkline.heads")
     found = survey(spec, home.folder, home.cache, (home.modules,))

@@ -125,9 +125,9 @@ class MemoryStore:
             self._checkpointed = self._step
             return self._step
 
-    def shared(self) -> Mapping[str, Tensor]:
-        """The encoder's part at this step, by name; to read, until the next step."""
-        return {name: self._slot.values[name] for name in self.layout.shared()}
+    def values(self) -> Mapping[str, Tensor]:
+        """All parameters at this step, by name; to read, until the next step."""
+        return self._slot.values
 
     def write_shared(self, path: Path) -> str:
         """Write the encoder's part at this step as a parameter set; tell the digest of the file."""

@@ -257,9 +257,9 @@ class FileWriter:
         """The newest step that is covered."""
         return self._checkpointed
 
-    def shared(self) -> Mapping[str, Tensor]:
-        """The encoder's part at this step, by name; to read, until the next step."""
-        return {name: self._slots[self._map.active].values[name] for name in self.layout.shared()}
+    def values(self) -> Mapping[str, Tensor]:
+        """All parameters at this step, by name; to read, until the next step."""
+        return self._slots[self._map.active].values
 
     def write_shared(self, path: Path) -> str:
         """Write the encoder's part at this step as a parameter set; tell the digest of the file."""

@@ -4,9 +4,9 @@ At a master a stream goes on all day. What a round came to, target less base, is
 was applied meanwhile; a gradient that was computed before it is that much staler, and goes by the staleness bound.
 
 At a child a stream that feeds rounds learns in rounds only. A *turn* is one of them: the initial set becomes the shared layers, in
-one step; batches are given; after as many steps as were asked for, at the boundary of a batch, the shared layers are written to
-`rounds/DIGEST`, and no further batch is given until the next turn. A gradient that was computed before the initial set, or that
-comes after the snapshot, is never applied: its batch comes back, and is the first of the next turn. Heads stay as they are.
+one step; batches are given; after as many steps as were asked for, at the boundary of a batch, the shared layers and the heads are
+written to files in `rounds/`, and no further batch is given until the next turn. A gradient that was computed before the initial
+set, or that comes after the snapshot, is never applied: its batch comes back, and is the first of the next turn.
 
 A turn stands in `rounds/turn.json`, written before the step that begins it, so a server that was killed goes on with it, and a
 child that asks for the same one again is told what came of it the first time.
@@ -31,7 +31,7 @@ from queues.stream.together import Store
 from queues.writer import QueueWriter
 from trunkline.errors import Conflict, DamagedFile, NotFound, Reason, RefusedValue
 from trunkline.files import storage, write_atomically
-from trunkline.sets import SetFile
+from trunkline.sets import SetFile, write_set
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,8 @@ class Done:
     """What a turn came to."""
 
     step: int  # of the store, at the snapshot
-    digest: str  # of the file in `rounds/`
+    digest: str  # of the shared layers, a file in `rounds/`
+    heads: str  # of the heads of its tasks, another
     applied: Mapping[str, int]  # samples since the initial set, by task
     losses: Mapping[str, float]  # mean of its batches, by task
     why: str  # `steps`, or what ended it before
@@ -126,28 +127,38 @@ class Rounds:
     def look(self) -> None:
         """End the turn if it has made its steps."""
         turn = self.turn
-        if turn is not None and turn.done is None and self.steps() >= turn.steps:
+        if turn is None or turn.done is not None:
+            return
+        begun = self.store.added().get(turn.name)
+        if begun is not None and self.store.step - begun >= turn.steps:
             self.end("steps")
-
-    def steps(self) -> int:
-        """That the turn has made so far."""
-        return 0 if self.turn is None else self.store.step - self.store.added().get(self.turn.name, self.store.step)
 
     def end(self, why: str) -> None:
         """Take the snapshot, and give no further batch."""
         turn = self.turn
         assert turn is not None, "a turn was begun"
         if turn.done is None:
-            beside = self.home.rounds / ".set"
-            digest = self.store.write_shared(beside)
-            with storage(beside):
-                beside.replace(self.home.rounds / digest)
+            digest, heads = self._snapshot(turn)
             now, since = self._applied(), self.store.added()[turn.name]
             applied = {task: now[task] - turn.before.get(task, 0) for task in turn.tasks}
-            done = Done(self.store.step, digest, {task: n for task, n in applied.items() if n}, self._losses(since), why)
+            samples = {task: count for task, count in applied.items() if count}
+            done = Done(self.store.step, digest, heads, samples, self._losses(since), why)
             self._write(replace(turn, done=done))
             log.info("round %s is over at step %d (%s)", turn.name, done.step, why)
         self._gate()
+
+    def _snapshot(self, turn: Turn) -> tuple[str, str]:
+        """Write the shared layers, and the heads as `TASK/NAME`; tell the digests of both files."""
+        beside = self.home.rounds / ".set"
+        prefixes = tuple(f"head/{task}/" for task in turn.tasks)
+        shared = self.store.write_shared(beside)
+        with storage(beside):
+            beside.replace(self.home.rounds / shared)
+        mine = {name.removeprefix("head/"): t.numpy() for name, t in self.store.values().items() if name.startswith(prefixes)}
+        heads = write_set(beside, mine, mode=0o600)
+        with storage(beside):
+            beside.replace(self.home.rounds / heads)
+        return shared, heads
 
     def tend(self, anew: bool = False) -> None:
         """See to it that the turn ends when it should, and that queues give batches in a turn only.
@@ -173,8 +184,10 @@ class Rounds:
         turn = self.turn
         if turn is None:
             return None
-        done = None if turn.done is None else asdict(turn.done) | {"path": str(self.home.rounds / turn.done.digest)}
-        about = {"name": turn.name, "steps": turn.steps, "tasks": list(turn.tasks), "made": self.steps()}
+        done = None if turn.done is None else asdict(turn.done)
+        begun = self.store.added().get(turn.name, self.store.step)
+        made = (self.store.step if turn.done is None else turn.done.step) - begun
+        about = {"name": turn.name, "steps": turn.steps, "tasks": list(turn.tasks), "made": made}
         return about | {"left": turn.done is None and self._left(turn.tasks), "done": done}
 
     def _left(self, tasks: Sequence[str]) -> bool:
@@ -200,7 +213,7 @@ class Rounds:
     def _write(self, turn: Turn) -> None:
         write_atomically(self._turn_file, json.dumps(asdict(turn)).encode(), mode=0o600)
         self.turn = turn
-        kept = {turn.done.digest} if turn.done is not None else set()
+        kept = {turn.done.digest, turn.done.heads} if turn.done is not None else set()
         for path in self.home.rounds.iterdir():
             if len(path.name) == 64 and path.name not in kept:
                 path.unlink(missing_ok=True)
@@ -228,10 +241,10 @@ def tensors(path: Path, store: Store) -> dict[str, Tensor]:
     :raises DamagedFile: it is no parameter set.
     :raises RefusedValue: `names`, `shape`, `dtype`: it has nothing of these layers, or of another kind.
     """
-    now = store.shared()
+    now = store.values()
     try:
         with SetFile(path) as file:
-            names = [name for name in now if name.removeprefix(SHARED) in file.spec]
+            names = [name for name in store.layout.shared() if name.removeprefix(SHARED) in file.spec]
             found = {name: torch.from_numpy(file.read(name.removeprefix(SHARED))) for name in names}
     except FileNotFoundError:
         raise NotFound(f"`{path}` should be a parameter set, found no such file.") from None
@@ -252,7 +265,7 @@ def merged(target: Path, base: Path, store: Store) -> dict[str, Tensor]:
 
     :raises NotFound, DamagedFile, RefusedValue: see `tensors`.
     """
-    now, before, after = store.shared(), tensors(base, store), tensors(target, store)
+    now, before, after = store.values(), tensors(base, store), tensors(target, store)
     if set(before) != set(after):
         raise RefusedValue(Reason.NAMES, "the base and the target of a round should have the same names, found others.")
     return {name: torch.where(now[name] == before[name], new, now[name] + (new - before[name])) for name, new in after.items()}

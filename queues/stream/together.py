@@ -23,8 +23,8 @@ class Store(StoreWriter, Protocol):
 
     layout: Layout  # the parameters that it has
 
-    def shared(self) -> Mapping[str, Tensor]:
-        """The encoder's part at this step, by name; to read, until the next step."""
+    def values(self) -> Mapping[str, Tensor]:
+        """All parameters at this step, by name; to read, until the next step."""
         ...
 
     def write_shared(self, path: Path) -> str:

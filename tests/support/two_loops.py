@@ -2,13 +2,19 @@
 
 import csv
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from child import streamed
+from child.handlers import Child, open_child
+from child.home import ChildHome
+from child.registry import Registry
 from master.meeting import Meeting
 from master.phases.play import Play
 from queues.stream.create import create
@@ -19,6 +25,7 @@ from queues.stream.worker import Worker
 from tests.support.served import Served
 from tests.support.world import World
 from trunkline.clock import SystemClock
+from trunkline.errors import TrunklineError
 from trunkline.sets import SetFile
 from trunkline.tensors import Array
 
@@ -94,3 +101,35 @@ def furthest(found: dict[str, Array], wanted: dict[str, Array]) -> float:
     """The largest difference of any number, of sets of the same names."""
     assert set(found) == set(wanted)
     return max(float(np.abs(found[name].astype(np.float64) - wanted[name]).max()) for name in wanted)
+
+
+def fed_child(world: World, name: str, stream: StreamHome) -> Child:
+    """A child whose one task comes through the queue of its stream, which lies in its folder."""
+    home = ChildHome(world.folder / "children" / name)
+    registry = Registry(home)
+    registry.add(streamed.of_stream(home, stream.folder.name, "sentiment"), replace=True)
+    streamed.attach(home, stream.folder.name, True)
+    child = open_child(home.folder, world.transfer(name), name=name, clock=SystemClock())
+    world.children[name] = child
+    return child
+
+
+@contextmanager
+def working(home: StreamHome) -> Iterator[Worker]:
+    """A worker in a thread of this process, that drains again and again."""
+    worker, stopping = join(home, threads=1), threading.Event()
+
+    def run() -> None:
+        while not stopping.is_set():
+            with suppress(TrunklineError):
+                worker.drain(stopping.is_set)
+            stopping.wait(0.02)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        stopping.set()
+        thread.join(30)
+        worker.close()
