@@ -124,12 +124,13 @@ class QueueWriter(RedisQueues):
             self._waits.connection_pool.disconnect()
             self._waits = None
 
-    def work(self, most: int = 64) -> Work:
+    def work(self, most: int = 64, *, one_each: bool = False) -> Work:
         """What there is to do.
 
-        :param most: submitted batches that are told of at once.
+        :param most: submitted batches that are told of at once; fewer where they are large.
+        :param one_each: only the first of each queue.
         """
-        step, claimable, *found = self._rows(self._call("look", most))
+        step, claimable, *found = self._rows(self._call("look", most, "each" if one_each else "all"))
         return Work(int(step), int(claimable), tuple(_submitted(*one) for one in found))
 
     def submitted(self, most: int = 1000) -> tuple[Submitted, ...]:

@@ -30,7 +30,7 @@ from queues.stream.rounds import Rounds, merged, tensors
 from queues.stream.spec import StreamSpec
 from queues.stream.tally import Tally
 from queues.stream.together import Joiner, Store
-from queues.writer import Marks, QueueWriter, Submitted
+from queues.writer import Marks, QueueWriter, Submitted, Work
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import AlreadyRunning, Conflict, StorageFailed, TrunklineError
 
@@ -42,8 +42,8 @@ HOLD = 15.0
 SWEEP = 1.0
 """Seconds between two looks though nobody rang: leases end without a sound, and a server of queues may have been away."""
 
-MOST, MOST_TOGETHER = 16, 256
-"""Submitted batches of one look; and where one of each task is looked for."""
+MOST = 16
+"""Submitted batches of one look."""
 
 PAUSE = 1.0
 """Seconds before the next try where the server of the queues, or the disk, refused."""
@@ -159,13 +159,12 @@ class ParameterServer:
         with self._mutex:
             self._keep_holding()
             self._rounds.tend()
-            most = MOST if self._joiner is None else MOST_TOGETHER
-            work = self.queues.work(most)
+            work = self._look()
             if self.applier.known is None or work.step < self.applier.known:
                 log.warning("the queues were set back: they know of step %d, and knew of %s", work.step, self.applier.known)
                 self._mend()
                 self._rounds.tend(anew=True)
-                work = self.queues.work(most)
+                work = self._look()
             self._tell(work.claimable)
             done = 0
             if self._joiner is None:
@@ -178,6 +177,9 @@ class ParameterServer:
                 done = self._join(self._joiner, work.submitted)
             self._checkpoint_if_due()
             return done
+
+    def _look(self) -> Work:
+        return self.queues.work(MOST) if self._joiner is None else self.queues.work(len(self.spec.tasks), one_each=True)
 
     def _tell(self, claimable: int) -> None:
         """Workers are rung for when there is more for them, and every now and then while there is anything."""
@@ -210,8 +212,6 @@ class ParameterServer:
         ready: dict[str, Ready] = {}
         gone = 0
         for one in submitted:
-            if one.claim.task in ready:
-                continue
             found = self.applier.examined(one)
             if found is None:
                 gone += 1

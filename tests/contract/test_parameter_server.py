@@ -154,6 +154,21 @@ def test_gradients_are_applied_in_the_order_of_submission_and_staleness_is_bound
     assert (status["staleness"], status["came_back"]) == ({"0": 3, "1": 1}, {"stale": 2})
 
 
+@pytest.mark.parametrize("workers", [1, 4])
+def test_without_staleness_many_workers_end_where_one_does(make: Make, workers: int) -> None:
+    rig = make({"a": 2, "b": 3}, store={"staleness": 0})
+    rig.push("a", 1, 20)
+    rig.push("b", 1, 21)
+    while claims := [claim for claim in (rig.queues.claim() for _ in range(workers)) if claim is not None]:
+        for claim in claims:
+            rig.hand_in(claim)
+        rig.server.turn()
+    entries = list(rig.server.record.since(0))
+    assert {entry.staleness for entry in entries} == {0}
+    assert [rig.queues.counts(task).applied for task in ("a", "b")] == [20, 21]
+    assert same(rig.values(), loop(rig.spec, [(entry.task, entry.samples) for entry in entries]))
+
+
 def test_what_is_no_gradient_of_the_batch_is_refused_and_is_dead_after_its_attempts(make: Make) -> None:
     rig = make({"a": 2, "b": 2}, queues={"attempts": 3})
     rig.push("a", 1, 2)

@@ -230,6 +230,23 @@ def test_work_is_told_in_the_order_of_submission(make: Make, clock: ManualClock)
     assert [one.claim.id for one in queues.submitted(2)] == [claims[2].id, claims[0].id]
 
 
+def test_work_may_be_the_first_of_each_queue_and_is_never_more_than_a_reply_should_have(make: Make) -> None:
+    queues = make()
+    for queue in ("a", "b"):
+        queues.open(queue, 1)
+        queues.push(queue, [b"%d" % number + bytes(24 << 20) * (queue == "a") for number in range(5)])
+    claims = {"a": [], "b": []}
+    for _ in range(10):
+        claim = taken(queues)
+        claims[claim.task].append(claim.id)
+    for task in ("a", "b", "a", "a", "b", "a", "a"):
+        queues.submit(Claim(claims[task][0], 1, task, ()))
+        claims[task].append(claims[task].pop(0))
+    assert [one.claim.task for one in queues.work().submitted] == ["a", "b", "a", "a"], "64 MiB, and what is over"
+    assert [one.claim.task for one in queues.work(2).submitted] == ["a", "b"]
+    assert [one.claim.samples[0][:1] for one in queues.work(one_each=True).submitted] == [b"0", b"0"]
+
+
 def test_what_is_out_is_told_with_its_age(make: Make, clock: ManualClock) -> None:
     queues = make(lease_seconds=10.0)
     queues.open("a", 1)

@@ -219,6 +219,10 @@ def test_killed_at_random_moments(rig: Rig) -> None:
                 rig.push(6, 1 + rig.queues.counts("a").pushed)
                 continue
             rig.hand_in(claim)
+            if rng.random() < 0.2:
+                os.kill(rig.nursery.pid, signal.SIGSTOP)
+                time.sleep(0.05 * rng.random())
+                os.kill(rig.nursery.pid, signal.SIGCONT)
             while time.monotonic() < end and rig.reader.verdict(claim.id, claim.attempt, 0.005) is None:
                 pass
         rig.nursery.kill()
