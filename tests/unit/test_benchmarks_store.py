@@ -10,4 +10,4 @@ def test_each_step_of_an_update_is_measured(tmp_path: Path) -> None:
     section = measure(shapes(4000, 1, 16), 2, tmp_path, lambda line: None)
     assert [row[0] for row in section.rows] == ["dense", "rows"]
     assert all(len(row) == len(section.columns) for row in section.rows)
-    assert [aim.least for aim in section.aims] == [1 / LIMIT]
+    assert [(aim.least, aim.most) for aim in section.aims] == [(1e3 * LIMIT, True)]
