@@ -13,8 +13,10 @@ The file need not reach the disk: as long as the machine runs, the system keeps 
 What another boot left is not believed: of two pages of one step a disk may have one.
 
 The order of stores is what x86 promises: no store is seen before an earlier one. Elsewhere it is only that thousands of
-instructions of the interpreter lie between two stores to words, many times what a processor reorders. Room is taken from the disk before anything is
-mapped, for a disk that is full when a page is first stored to kills the process without a word.
+instructions of the interpreter lie between two stores to words, many times what a processor reorders.
+
+Room is taken from the disk before anything is mapped, for a disk that is full when a page is first stored to kills the process
+without a word.
 """
 
 import mmap
@@ -85,6 +87,8 @@ class Mapped:
         words, self._slots = _places(self._map[: HEAD.size], self.layout)
         self._words: NDArray[np.uint64] = np.frombuffer(self._map, "<u8", WORDS, words)
         self.verdicts = Verdicts(self._map, words + 8 * WORDS, self._words[TOLD : TOLD + 1])
+        self.values = tuple(self._values(start) for start in self._slots)
+        """The parameters in each slot, without a copy; for readers."""
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
@@ -140,11 +144,8 @@ class Mapped:
         """Make it the active one: this is the moment at which a step has happened."""
         self._words[ACTIVE] = slot
 
-    # -- the reader ----------------------------------------------------------------------------------------------------
-
-    def values(self, number: int) -> Mapping[str, Array]:
-        """The parameters in a slot, without a copy."""
-        part: Array = np.frombuffer(self._map, "<f4", self.layout.part, self._slots[number])
+    def _values(self, start: int) -> Mapping[str, Array]:
+        part: Array = np.frombuffer(self._map, "<f4", self.layout.part, start)
         return {
             name: part[start : start + prod(self.layout.shapes[name])].reshape(self.layout.shapes[name])
             for name, start in self.layout.starts().items()

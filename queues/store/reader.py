@@ -32,7 +32,6 @@ class FileReader:
         self._folder, self._clock, self._seconds = folder, clock or SystemClock(), seconds
         self._lock = threading.Lock()
         self._map: Mapped | None = None
-        self._values: tuple[Mapping[str, Array], Mapping[str, Array]] = ({}, {})
 
     def _current(self) -> Mapped:
         """:raises Unreachable, DamagedFile, StorageFailed: there is no store, or none that can be read."""
@@ -42,9 +41,7 @@ class FileReader:
                 with storage(path):
                     found = path.stat()
                     if self._map is None or self._map.identity != (found.st_dev, found.st_ino):
-                        fresh = Mapped(path)
-                        self._values = (fresh.values(0), fresh.values(1))
-                        self._map = fresh
+                        self._map = Mapped(path)
             except FileNotFoundError:
                 raise Unreachable(
                     f"`{path}` should be the parameters of a stream, found no such file.", hint="Start the stream's server."
@@ -81,7 +78,7 @@ class FileReader:
                 before, step = found.sequence(slot), found.step(slot)
                 if before % 2 == 0:
                     for name, tensor in into.items():
-                        self._copy(name, self._values[slot].get(name), tensor)
+                        self._copy(name, found.values[slot].get(name), tensor)
                     if found.sequence(slot) == before:
                         return step
             deadline.check()
