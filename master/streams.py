@@ -7,7 +7,6 @@ started again, after a pause that grows; all end with the master, however it end
 import logging
 import os
 import random
-import shutil
 import signal
 import subprocess
 import threading
@@ -22,6 +21,7 @@ from master.process import give_order, spawn
 from queues.stream.client import StreamClient
 from queues.stream.create import create
 from queues.stream.home import StreamHome
+from queues.stream.removal import remove
 from queues.stream.spec import StreamSpec
 from trunkline.clock import Clock, Deadline
 from trunkline.errors import Conflict, NotFound, TrunklineError, Unreachable, UsageError
@@ -183,10 +183,7 @@ class Streams:
         home = self.home(name)
         self.stop(name)
         with self._lock:
-            gone = home.folder.with_name(f".{name}.gone")
-            with storage(home.folder):
-                home.folder.replace(gone)
-                shutil.rmtree(gone)
+            remove(home)
 
     # -- its processes -------------------------------------------------------------------------------------------------
 

@@ -109,18 +109,11 @@ def serve(
 @verb(app)
 def remove(name: Name) -> Result:
     """Delete a stream: its samples, its heads, its parameters."""
-    import shutil
-
-    from trunkline.files import storage
+    from queues.stream.removal import remove as end
 
     home = find(name)
     here().confirm(f"Delete stream {name!r} with all its samples, heads and parameters?")
-    lock = home.lock()
-    gone = home.folder.with_name(f".{name}.gone")
-    with storage(home.folder):
-        home.folder.replace(gone)
-        lock.release()
-        shutil.rmtree(gone)
+    end(home)
     return Result({"removed": name}, [f"{name} removed"])
 
 

@@ -1,10 +1,11 @@
 """The server of a stream as a real process, that tests may kill."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,19 +38,25 @@ class Served:
         """What comes after `/v1/`; also what `queues.stream.asking` calls through."""
         return self.client.call(method, f"/v1/{path}", body, query=query)
 
-    def launch(self) -> subprocess.Popen[bytes]:
-        """Start the server; it may not answer yet."""
+    def launch(self, order: Mapping[str, Any] | None = None) -> subprocess.Popen[bytes]:
+        """Start the server; it may not answer yet.
+
+        :param order: as a master gives it, on standard input, which stays open; None: as a person starts it.
+        """
         log = self.home.folder.parent / "process.log"
         with log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "queues.stream", str(self.home.folder)],
+                [sys.executable, "-m", "queues.stream", *([] if order else [str(self.home.folder)])],
                 cwd=ROOT,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if order else subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 start_new_session=True,
             )
+        if order and self.process.stdin is not None:
+            self.process.stdin.write(json.dumps(order).encode() + b"\n")
+            self.process.stdin.flush()
         return self.process
 
     def start(self) -> None:

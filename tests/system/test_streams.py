@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,10 @@ from queues.embedded import EmbeddedServer
 from queues.redis import RedisQueues, script
 from queues.stream.create import create
 from queues.stream.home import StreamHome
+from queues.stream.join import join
 from queues.stream.spec import StreamSpec
 from tasks import encoders
+from tasks.packed import Packer
 from tasks.specs import EncoderSpec, Module
 from tests.support import small_stream
 from tests.support.cluster import Cluster
@@ -27,7 +30,7 @@ from tests.support.served import ROOT, Served, served
 from trunkline.clock import SystemClock
 from trunkline.errors import Conflict, ConnectionFailed, QueueFull, QueuePaused, SampleError, StorageFailed, Unreachable
 
-pytestmark = [pytest.mark.system, pytest.mark.slow]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
 
 ROW = {"text": "good food", "mood": "good", "price": 3.5}
 
@@ -86,13 +89,27 @@ def test_a_server_of_queues_that_was_killed_is_started_again_with_all_it_had(hom
 
 def test_a_server_of_queues_that_lost_its_data_stops_the_stream_until_that_is_accepted(home: StreamHome) -> None:
     with served(home) as stream:
-        stream.call("POST", "queues/mood/samples", body(ROW))
+        stream.call("POST", "queues/mood/samples", body(*[ROW] * 5))
+        worker = join(home, threads=1)
+        worker.drain()
+        worker.close()
+        stream.wait("a batch to be applied", lambda: stream.call("GET", "status")["store"]["step"] == 1)
         stream.stop()
         shutil.rmtree(home.redis / "appendonlydir")
         assert stream.launch().wait(90) == 5
-        assert "should know stream 'reviews', found that it does not: it lost its data, or is another" in stream.said()
-        assert "--accept-loss" in stream.said()
-        assert "--accept-loss" in (home.logs / "server.log").read_text()
+        for said in (stream.said(), (home.logs / "server.log").read_text()):
+            assert "should know stream 'reviews', found that it does not: it lost its data, or is another" in said
+            assert "--accept-loss" in said
+
+        # As a master starts it, with what its admin said; and it ends with its master.
+        process = stream.launch({"folder": str(home.folder), "accept": True})
+        stream.wait("the server to answer", lambda: stream.call("GET", "status")["store"]["step"] == 1)
+        found = stream.call("GET", "queues/mood")
+        assert (found["waiting"], found["pushed"]) == (0, found["applied"])  # the fifth is lost, and that was accepted
+        assert stream.call("POST", "queues/mood/samples", body(ROW))["waiting"] == {"mood": 1}
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
 
 
 def test_two_stores_on_one_redis_are_told_apart(tmp_path: Path) -> None:
@@ -185,19 +202,37 @@ def test_a_stream_in_one_process_learns_from_what_is_pushed(tmp_path: Path) -> N
     home = small_stream.folder(tmp_path / "reviews", store={"kind": "memory"}, feeds={"both": ["mood", "price"]})
     with served(home) as stream:
         stream.call("POST", "queues/both/samples", body(*[ROW] * 8))
-        bad = RedisQueues(connect(json.loads((home.folder / "server.json").read_bytes())["redis"]), "reviews")
-        bad.push("mood", [b"not a sample of ours"] * 4)  # past the desk, as any client of Redis may
-        stream.call("POST", "queues/mood/samples", body(*[ROW] * 4))
+        client = connect(json.loads((home.folder / "server.json").read_bytes())["redis"])
+        queues = RedisQueues(client, "reviews")  # past the desk, as any client of Redis may
+        good, (target,) = stream_packer(home, "mood").pack([ROW])[0], stream_packer(home, "price").pack([ROW])
+        bad = {
+            "should begin with": b"not a sample of ours",
+            "should have token ids below": good[:8] + b"\xff\xff" + good[10:],
+            "should have a label within the set": good[:-4] + b"\x07\0\0\0",
+            "should be whole": good[:-5],
+        }
+        for sample in bad.values():
+            queues.push("mood", [good, sample, good, good])
+        queues.push("price", [target[:-8] + struct.pack("<d", float("nan")), target])
+        client.close()
+        stream.call("POST", "queues/both/samples", body(*[ROW] * 4))
         stream.wait("the batches to be applied", lambda: stream.counts("mood")["applied"] == 12 and conserved(stream, "mood"))
+        stream.wait("the others too", lambda: stream.counts("price")["applied"] == 12)
         found = stream.counts("mood")
-        assert (found["dead"], found["waiting"], found["pushed"]) == (4, 0, 16)
-        (dead,) = stream.call("GET", "queues/mood/dead")
-        assert "should begin with" in dead["reason"]
-        assert "problem" in dead["samples"][0]
-        assert stream.counts("price")["applied"] == 8
+        assert (found["dead"], found["waiting"], found["pushed"]) == (16, 0, 28)
+        dead = stream.call("GET", "queues/mood/dead")
+        assert len(dead) == len(bad)
+        for one, said in zip(dead, bad, strict=True):
+            assert f"sample 1 of the batch: a packed sample of task 'mood' {said}" in one["reason"]
+            assert "problem" in one["samples"][1]
+        (nan,) = stream.call("GET", "queues/price/dead")
+        assert "should have a label within the set, found [nan]" in nan["reason"]
         status = stream.call("GET", "status")["store"]
-        assert (status["step"], status["tasks"]["mood"]["batches"]) == (7, 3)
-        bad._client.close()
+        assert (status["step"], status["tasks"]["mood"]["batches"]) == (9, 3)
+
+
+def stream_packer(home: StreamHome, task: str) -> Packer:
+    return small_stream.learner(home).packers[task]
 
 
 def test_an_encoder_of_one_s_own_learns_from_vectors(tmp_path: Path) -> None:
@@ -360,6 +395,15 @@ def test_a_stream_from_its_declaration_to_its_end(cluster: Cluster) -> None:
     cluster.start_master()
     cluster.wait("the server to be started by the next master", lambda: _pid(cluster) not in (None, process), 90.0)
     assert admin(cluster, "stream", "show", "reviews")["server"]["queues"][0]["waiting"] == 5
+
+    # Told to end, the master has its streams end cleanly.
+    assert cluster.daemon is not None
+    cluster.daemon.send_signal(signal.SIGTERM)
+    assert cluster.daemon.wait(60) == 0
+    assert home.server() is None
+    assert not home.socket.exists()
+    cluster.start_master()
+    cluster.wait("the server to be started", lambda: _pid(cluster) is not None, 90.0)
 
     # Stopped, started, removed.
     assert admin(cluster, "stream", "stop", "reviews")["state"] == "stopped"
