@@ -89,6 +89,7 @@ def make_app(broker: str, stream: str, station: "Station | None" = None, *, visi
             "global_keyprefix": f"trunkline:{stream}:celery:",
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
+            "priority_steps": [0],  # all doorbells are alike: one list, not four
             "socket_timeout": SOCKET_TIMEOUT,
             "socket_connect_timeout": SOCKET_TIMEOUT,
             "socket_keepalive": True,
