@@ -26,9 +26,13 @@ class PlainLoop:
             if (chosen := [p for p in part if (p.ndim > 1) == wide])
         ]
         self._optimiser = torch.optim.AdamW(groups, betas=(learning.beta1, 0.999), fused=True)
+        self._rates = [group["lr"] for group in self._optimiser.param_groups]
 
-    def step(self, batches: Sequence[Batch]) -> float:
-        """One step on the mean over all samples; tell the loss."""
+    def step(self, batches: Sequence[Batch], share: float = 1.0) -> float:
+        """One step on the mean over all samples; tell the loss.
+
+        :param share: of the learning rates.
+        """
         learner, samples = self.learner, sum(batch.size for batch in batches)
         learner.encoder.train()
         loss = torch.zeros(())
@@ -39,6 +43,8 @@ class PlainLoop:
         loss.backward()
         if learner.spec.learning.clip_norm:
             nn.utils.clip_grad_norm_(self._parameters, learner.spec.learning.clip_norm)
+        for group, rate in zip(self._optimiser.param_groups, self._rates, strict=True):
+            group["lr"] = rate * share
         self._optimiser.step()
         self._optimiser.zero_grad()
         return loss.item()

@@ -1,0 +1,43 @@
+"""`python -m benchmarks.learning.worker FOLDER`: runs from standard input, a line of JSON each, are each answered so."""
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.learning.study import Run
+from benchmarks.learning.train import model, train
+from queues.embedded import EmbeddedServer
+from trunkline.errors import TrunklineError
+
+
+def main(folder: str) -> int:
+    """Until there are no more."""
+    torch.set_num_threads(1)
+    place = Path(folder).absolute()
+    for old in ("encoder", "redis"):
+        shutil.rmtree(place / old, ignore_errors=True)
+    encoder, server = model(place / "encoder"), EmbeddedServer(place / "redis", durable=False)
+    server.start()
+    try:
+        for line in sys.stdin:
+            print(json.dumps(_answer(Run(**json.loads(line)), encoder, place, server.url)), flush=True)
+    finally:
+        server.stop()
+    return 0
+
+
+def _answer(run: Run, encoder: Path, place: Path, url: str) -> dict[str, Any]:
+    try:
+        with tempfile.TemporaryDirectory(dir=place) as folder:
+            return train(run, encoder, Path(folder), url)
+    except TrunklineError as error:
+        return {"failed": f"{type(error).__name__}: {error}"}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
