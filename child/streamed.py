@@ -206,7 +206,7 @@ class Player:
         if not applied:
             raise TrainingFailed(
                 Reason.TRAINING,
-                f"a batch of stream {self.stream!r} should have been applied in {self.seconds:g} s, found none: {done['why']}.",
+                f"the site's workers should have applied a batch in {self.seconds:g} s, found none: {done['why']}.",
                 hint=f"Start one: trunkline-child worker {self.stream}.",
             )
         return Played(

@@ -3,7 +3,7 @@
 import csv
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -48,10 +48,12 @@ def declared(batch_size: int, **change: Any) -> StreamSpec:
     return StreamSpec.model_validate_json(json.dumps(table))
 
 
-def stream_at(folder: Path, world: World, spec: StreamSpec, since: int | None = None) -> StreamHome:
+def stream_at(
+    folder: Path, world: World, spec: StreamSpec, since: int | None = None, rows: Mapping[str, str] | None = None
+) -> StreamHome:
     """The folder of a stream of a world's encoder, as its first version is."""
     files = {path.name: path for path in sorted((world.folder / "encoder").iterdir()) if path.is_file()}
-    return create(folder, spec, files, since=since)
+    return create(folder, spec, files, since=since, rows=rows)
 
 
 def rows(path: Path, split: str = "train") -> bytes:
