@@ -67,16 +67,18 @@ class QueueWriter(RedisQueues):
 
     # -- one server of a stream ----------------------------------------------------------------------------------------
 
-    def hold(self, incarnation: int, holder: str, seconds: float, step: int | None = None) -> Marks:
+    def hold(self, incarnation: int, holder: str, seconds: float, step: int | None = None, *, anyway: bool = False) -> Marks:
         """Be the one server of the stream, for some seconds from now; said again before they are over.
 
         :param incarnation: counts the starts of servers on the store; a later one is never followed by an earlier one.
         :param holder: a word of this server alone.
         :param step: of the store: all of it was told.
+        :param anyway: also where a later incarnation held it: the folder is known to be a copy, or to have been set back.
         :raises AlreadyRunning: another server holds the stream.
         :raises Fenced: a later incarnation held it since, or the stream is another store's.
         """
-        status, *found = self._call("hold", incarnation, holder, round(1000 * seconds), "" if step is None else step, held=False)
+        known, word = "" if step is None else step, "anyway" if anyway else ""
+        status, *found = self._call("hold", incarnation, holder, round(1000 * seconds), known, word, held=False)
         if status == b"RUNNING":
             raise AlreadyRunning(
                 f"the stream {self.name!r} should have one server, found another, start {int(found[0])} of its store, that "
@@ -85,9 +87,9 @@ class QueueWriter(RedisQueues):
             )
         if status == b"NEWER":
             raise Fenced(
-                f"the stream {self.name!r} should be served by the latest server of its store, start {int(found[0])}, "
-                f"found that this is start {incarnation}.",
-                hint="Is the folder a copy, or was it set back?",
+                f"the stream {self.name!r} was served from start {int(found[0])} of its store, and should be from a later one now, "
+                f"found start {incarnation}.",
+                hint="Is the folder a copy, or was it set back? Then accept that what it was taught since is lost.",
             )
         self._said(status)
         self._holder = holder

@@ -192,7 +192,7 @@ class ParameterServer:
     # -- who serves ----------------------------------------------------------------------------------------------------
 
     def _hold(self, step: int | None = None) -> Marks:
-        marks = self.queues.hold(self.incarnation, _holder(self.home.folder), HOLD, step)
+        marks = self.queues.hold(self.incarnation, _holder(self.home.folder), HOLD, step, anyway=self._accept)
         self._held = self.clock.monotonic()
         return marks
 

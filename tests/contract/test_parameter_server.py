@@ -358,7 +358,7 @@ def test_a_second_server_is_refused_while_the_first_is_alive_also_of_the_same_ep
     with pytest.raises(Fenced):
         rig.server.queues.release(1)
     rig.clock.sleep(HOLD + 1)
-    with pytest.raises(Fenced, match="latest"):
+    with pytest.raises(Fenced, match="later one"):
         rig.server._hold()
 
 

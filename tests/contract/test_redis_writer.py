@@ -196,10 +196,15 @@ def test_one_holds_the_stream_until_its_time_is_over(make: Make, clock: ManualCl
     with pytest.raises(AlreadyRunning):
         queues.hold(1, "one", 10.0)
     other.let_go(2)
-    with pytest.raises(Fenced, match="start 2, found that this is start 1"):
+    with pytest.raises(Fenced, match="from start 2 of its store, and should be from a later one now, found start 1"):
         queues.hold(1, "one", 10.0)
-    queues.hold(2, "one", 10.0)
+    queues.hold(1, "one", 10.0, anyway=True)
     assert queues.work().submitted == ()
+    queues.let_go(1)
+    for incarnation in (1, 2):
+        with pytest.raises(Fenced):
+            queues.hold(incarnation, "three", 10.0)
+    queues.hold(3, "three", 10.0)
 
 
 def test_workers_and_producers_do_not_care_who_holds_the_stream(make: Make, server: EmbeddedServer) -> None:

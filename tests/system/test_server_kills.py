@@ -4,6 +4,7 @@ and the parameters are to the last bit those of a plain loop.
 
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -281,3 +282,27 @@ def test_the_server_of_the_queues_is_killed_and_comes_back(rig: Rig) -> None:
         rig.work()
     rig.check()
     assert rig.nursery.stop() == 0
+
+
+def test_a_copy_of_the_folder_cannot_serve_beside_it_and_not_after_it_either(rig: Rig, tmp_path: Path) -> None:
+    rig.nursery.start()
+    rig.push(6)
+    rig.work()
+    shutil.copytree(rig.home.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("lock"))
+    rig.push(6, 7)
+    rig.work()
+    assert rig.nursery.stop() == 0
+    rig.nursery.start()  # a second start, which the copy knows nothing of
+    rig.push(2, 13)
+    rig.work()
+    copy = Nursery(StreamHome(tmp_path / "copy"), rig.redis.url)
+    copy.start()
+    assert copy.ended() == 1, "refused while the other is alive"
+    rig.push(6, 15)
+    rig.work()
+    assert rig.nursery.stop() == 0
+    (tmp_path / "copy" / "incarnation").write_text("1")
+    copy.start()
+    assert copy.ended() == 1, "and after it too: it is not the last that served"
+    copy.close()
+    rig.check()
