@@ -235,6 +235,7 @@ def test_work_is_told_in_the_order_of_submission(make: Make, clock: ManualClock)
     assert [one.claim.id for one in queues.submitted(2)] == [claims[2].id, claims[0].id]
 
 
+@pytest.mark.slow
 def test_work_may_be_the_first_of_each_queue_and_is_never_more_than_a_reply_should_have(make: Make) -> None:
     queues = make()
     for queue in ("a", "b"):

@@ -95,6 +95,7 @@ def make(embedded_server: EmbeddedServer, tmp_path: Path) -> Iterator[Any]:
         one.close()
 
 
+@pytest.mark.slow
 def test_one_worker(make: Any, tmp_path: Path) -> None:
     rig = make(store={"checkpoint_steps": 4})
     rig.push(24)
