@@ -54,7 +54,8 @@ def conserved(stream: Served, task: str) -> bool:
 
 def test_what_was_pushed_is_there_after_a_clean_end_and_after_a_kill(home: StreamHome) -> None:
     with served(home) as stream:
-        stream.call("POST", "queues/both/samples", body(ROW, ROW), producer="me", first=1)
+        for task in ("mood", "price"):
+            stream.call("POST", f"queues/{task}/samples", body(ROW, ROW), producer="me", first=1)
         stream.call("PATCH", "queues/mood", json.dumps({"settings": {"weight": 3.0}}))
         stream.call("POST", "queues/price/state", json.dumps({"state": "paused"}))
         assert stream.stop() == 0
