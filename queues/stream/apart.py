@@ -9,11 +9,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from queues import doorbell
 from queues.stream.described import Described
+from queues.stream.station import Station
 from trunkline.clock import Deadline
 from trunkline.errors import AlreadyRunning, FailedError, NotFound, SettingsError, SpecError, Unreachable, UsageError
 from trunkline.files import Lock, sha256_file, storage, write_atomically
@@ -21,6 +23,9 @@ from trunkline.https import Https
 from trunkline.logs import logging_to
 from trunkline.retry import persist
 from trunkline.transfers import fetch
+
+if TYPE_CHECKING:  # it loads torch
+    from queues.stream.worker import Worker
 
 QUIET = ("celery", "kombu", "transformers", "httpx")
 
@@ -71,12 +76,12 @@ def serve(https: Https, stream: str | None, machine: Machine, *, pool: str, leve
     queues, broker = addresses(found, machine)
     with logging_to(machine.folder / "worker.log", level, QUIET):
 
-        def make() -> "doorbell.Worker":
+        def make() -> "Worker":
             from queues.stream.join_apart import join
 
             return join(https, path, found, queues, machine)
 
-        station = doorbell.Station(found.spec.name, make)
+        station = Station(found.spec.name, make)
         doorbell.make_app(doorbell.broker_of(broker), found.spec.name, station)
         doorbell.work(station, pool=pool)
 

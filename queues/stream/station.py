@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trunkline.errors import Fenced, NotFound, TrunklineError, Unreachable
+from trunkline.errors import Fenced, NotAuthorized, NotFound, TrunklineError, Unreachable
 
 if TYPE_CHECKING:  # it loads torch, which must not be there before a fork
     from queues.stream.worker import Worker
@@ -95,7 +95,7 @@ class Station:
                 log.warning("the stream %s is back", self.stream)
             self._ill = False
             return done
-        except (Fenced, NotFound) as error:
+        except (Fenced, NotFound, NotAuthorized) as error:
             log.error("this worker ends: %s", error)
             self.error = error
             self.end(error.exit_code)
