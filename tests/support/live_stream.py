@@ -20,6 +20,11 @@ from trunkline.errors import TrunklineError
 
 ROOT = Path(__file__).parent.parent.parent
 
+PROGRAMS = {
+    "trunkline": "import sys; from trunkline.start import admin; sys.exit(admin())",
+    "trunkline-child": "import sys; from trunkline.start import agent; sys.exit(agent())",
+}
+
 Found = TypeVar("Found")
 
 
@@ -44,11 +49,11 @@ class LiveStream:
         self.pushed: dict[str, int] = {}
 
     def start(self, module: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        """A process of a module; its words are in `logs/`."""
+        """A process of a module, or of one of our programs; its words are in `logs/`."""
         path = self.home.logs / f"test-{len(self.processes)}.log"
         with path.open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [sys.executable, *(("-c", PROGRAMS[module]) if module in PROGRAMS else ("-m", module)), *arguments],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -165,6 +165,21 @@ def test_a_slow_worker_hoards_nothing(stream: LiveStream) -> None:
     stream.settled(queues)
 
 
+@pytest.mark.parametrize("program", ["trunkline", "trunkline-child"])
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_the_command_lines_run_one_until_told_to_stop(program: str, pool: str, stream: LiveStream) -> None:
+    queues = stream.queues()
+    folder = str(stream.home.folder)
+    worker = stream.start(program, "worker", "--stream-folder", folder, "--threads", "1", "--pool", pool, "--output", "json")
+    stream.push(queues, "mood", 8)
+    stream.settled(queues)
+    assert end(worker, signal.SIGINT) == 0
+    words = (stream.home.logs / "test-1.log").read_text()
+    assert "step 1, of task mood; 1 applied" in words
+    assert '"stopped": true' in words
+    assert "step 1, of task mood" in (stream.home.logs / "worker.log").read_text()
+
+
 def test_celerys_own_program_runs_a_worker_that_monitors_see(stream: LiveStream) -> None:
     queues = stream.queues()
     arguments = ("-A", "queues.doorbell", "worker", "--without-mingle", "--without-gossip", "-E", "-n", "own@host")
