@@ -1,7 +1,6 @@
 """What workers on other machines ask of a master: one stream's parameters, with a token that opens this stream and nothing else."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,7 +53,6 @@ def admin(parts: Parts, tokens: WorkerTokens) -> APIRouter:
 def routes(parts: Parts, streams: Streams, tokens: WorkerTokens) -> APIRouter:
     """`/v1/streams` and `/v1/streams/{name}/worker…`, for a worker's token or the admin's."""
     router = APIRouter(prefix="/v1/streams")
-    opened = Depends(_opened(parts, streams, tokens))
 
     @router.get("")
     def names(request: Request) -> list[str]:
@@ -66,38 +64,31 @@ def routes(parts: Parts, streams: Streams, tokens: WorkerTokens) -> APIRouter:
         return found
 
     async def passed_on(name: str, request: Request, path: str = "") -> Response:
+        socket = await run_in_threadpool(_admitted, parts, streams, tokens, name, bearer(request))
         if path and not PART.fullmatch(path):
             raise NotFound(f"`{path[:100]}` should be something that workers ask for, found that it is not.")
-        socket = await run_in_threadpool(_socket, streams, name)
         query = request.scope["query_string"].decode("ascii", "replace")
         target = "/v1/worker" + (f"/{path}" if path else "") + (f"?{query}" if query else "")
         return await relay(parts, socket, target, request)
 
     for path in ("/{name}/worker", "/{name}/worker/{path:path}"):
-        router.add_api_route(path, passed_on, methods=["GET", "PUT", "DELETE"], dependencies=[opened], response_model=None)
+        router.add_api_route(path, passed_on, methods=["GET", "PUT", "DELETE"], response_model=None)
     return router
 
 
-def _socket(streams: Streams, name: str) -> Path:
-    """:raises Unreachable: the stream's server does not run; also where somebody stopped it, for workers wait until it does."""
+def _admitted(parts: Parts, streams: Streams, tokens: WorkerTokens, name: str, token: str) -> Path:
+    """The socket of the stream's server, for the admin and the stream's workers. Nobody else learns which streams there are.
+
+    :raises NotAuthorized: the token is neither's.
+    :raises Unreachable: the stream's server does not run; also where somebody stopped it, for workers wait until it does.
+    """
+    if not is_admin(parts, token) and (name not in streams.names() or not tokens.opens(name, token)):
+        raise _refused()
     try:
         streams.check_runs(name)
     except Conflict as error:
         raise Unreachable(error.message, hint=error.hint) from None
     return streams.home(name).socket
-
-
-def _opened(parts: Parts, streams: Streams, tokens: WorkerTokens) -> Callable[[str, Request], None]:
-    """A dependency that lets the admin through, and the workers of the stream. Nobody else learns which streams there are."""
-
-    def check(name: str, request: Request) -> None:
-        token = bearer(request)
-        if is_admin(parts, token):
-            streams.find(name)
-        elif name not in streams.names() or not tokens.opens(name, token):
-            raise _refused()
-
-    return check
 
 
 def _refused() -> NotAuthorized:
