@@ -18,7 +18,7 @@ from trunkline.clock import Clock
 BATCH, BACKLOG = 8, 200
 """Samples of a batch; batches that the flooded queue holds at any time."""
 
-STEP, FLUSH = 0.020, 0.200
+STEP, FLUSH = 0.030, 0.200
 """Seconds of a worker's step; after which the slow task's samples make a short batch."""
 
 PRIORITY = 5
@@ -39,7 +39,7 @@ PROMISED: Mapping[Policy, float] = {"arrival": 2.0, "equal": 1.0, "priority": 1.
 MARGIN = 0.25
 """Of a step: what the claims and a sleep's end take."""
 
-LONG, FEW = ("proportional", "temperature"), 3
+LONG, FEW = ("proportional", "temperature"), 2
 """Policies under which a turn takes its time, and how often it is waited for."""
 
 
