@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from queues.connection import connect, loading, told
+from queues.connection import connect, loading, told, waiting_client
 from queues.embedded import EmbeddedServer
 from queues.redis import RedisQueues
 from tests.support.streams import KINDS, client, raw, server, stream
@@ -255,3 +255,29 @@ def test_an_address_that_is_none_is_refused_without_its_password(url: str) -> No
     with pytest.raises(SettingsError) as error:
         connect(url)
     assert "hush-hush" not in str(error.value)
+
+
+# -- a client that waits -------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_waits_logs_in_as_the_first_did_and_has_one_connection(own_server: EmbeddedServer) -> None:
+    with changed(client(own_server), requirepass="secret"):
+        first = client(own_server, f"{own_server.url}?password=secret")
+        waiting = waiting_client(first, 30.0)
+        for _ in range(3):
+            assert waiting.blpop(["nothing"], timeout=0.01) is None
+        assert len([one for one in first.client_list() if one["cmd"] == "blpop"]) == 1
+        waiting.connection_pool.disconnect()
+
+
+def test_a_client_that_waits_has_the_same_tls_and_more_patience() -> None:
+    first = redis.Redis.from_url("rediss://ada:secret@localhost:6380?ssl_ca_certs=ca.pem", socket_timeout=5.0)
+    waiting = waiting_client(first, 70.0)
+    before, after = first.connection_pool, waiting.connection_pool
+    assert after.connection_class is before.connection_class
+    own = {"socket_timeout", "maint_notifications_pool_handler"}  # the second is the library's, of each pool
+    assert {name for name, value in after.connection_kwargs.items() if value != before.connection_kwargs[name]} <= own
+    assert after.connection_kwargs["socket_timeout"] == 70.0
+    assert after.connection_kwargs["ssl_ca_certs"] == "ca.pem"
+    for one in (first, waiting):
+        one.close()
