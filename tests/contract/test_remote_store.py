@@ -1,5 +1,6 @@
 """Parameters and gradients between machines: bytes that are counted, transfers that break, bodies that lie, and who may what."""
 
+import random
 import shutil
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.applications import Starlette
 from torch import Tensor
 
 from queues.store.layout import Layout
@@ -20,13 +22,17 @@ from queues.store.snapshots import HEAD_BYTES
 from queues.store.store import Rows, Sent, Verdict
 from queues.store.wireform import HEAD, encode
 from queues.store.writer import FileWriter
+from queues.stream.api import parameters as parameters_api
+from queues.stream.api.answers import HANDLERS
+from queues.stream.api.serve import SocketServer
 from queues.stream.client import StreamClient
 from queues.stream.depot import Depot
 from tests.support.api import QUICK
 from tests.support.elsewhere import Master, master
 from tests.support.plain_optim import SHAPES, PlainStore, dense, parameters, read, same, sent, spec_of
 from tests.support.proxy import Cut, Proxy, proxy
-from trunkline.errors import NotAuthorized, Reason, RefusedValue, TrunklineError, Unreachable
+from trunkline.clock import SystemClock
+from trunkline.errors import NotAuthorized, Reason, RefusedValue, StateError, TrunklineError, Unreachable
 from trunkline.https import Patience
 
 SHORT = replace(QUICK, progress=0.2)
@@ -450,3 +456,38 @@ def test_a_stream_that_is_away_is_waited_for(place: Place) -> None:
     (Path(place.depot.home.socket)).unlink()
     with place.there.https() as https, pytest.raises(Unreachable, match="the server of the stream should answer"):
         https.call("GET", "/v1/streams/stream/worker/step", retry=False)
+
+
+def test_a_store_in_memory_is_out_of_reach_for_other_processes(tmp_path: Path) -> None:
+    app = Starlette(routes=parameters_api.routes(None), exception_handlers=HANDLERS)
+    with (
+        SocketServer(app, tmp_path / "server.sock", SystemClock()),
+        pytest.raises(StateError, match="found one that keeps it in memory"),
+    ):
+        StreamClient(tmp_path / "server.sock", "stream").call("GET", "/v1/worker")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_connections_that_break_anywhere_cost_time_and_nothing_else(place: Place, seed: int) -> None:
+    """A worker's whole way, over a network that breaks at bytes drawn by lot: it ends where a plain store does."""
+    lot = random.Random(seed)
+    cuts = [
+        Cut(up=lot.choice((None, 3000, lot.randrange(400_000))), down=lot.randrange(lot.choice((3000, 400_000)))) for _ in range(30)
+    ]
+    reader, between = place.reader(*cuts, patience=replace(QUICK, progress=30.0))
+    plain = PlainStore(spec_of(), parameters())
+    for number in range(6):
+        gradient = sent(number, "mood", rows=bool(number % 2))
+        base, values = read(reader)
+        assert base == plain.step
+        assert same(values, plain.values())
+        reader.send(gradient)
+        found = place.writer.received(gradient.batch, 1)
+        assert found is not None
+        place.writer.apply((found,))
+        place.writer.done(gradient.batch, 1, Verdict.APPLIED)
+        assert reader.verdict(gradient.batch, 1, 30.0) is Verdict.APPLIED
+        reader.withdraw(gradient.batch, 1)
+        plain.apply((gradient,))
+    assert between.connections > 6
+    assert same(read(reader)[1], plain.values())
