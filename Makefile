@@ -8,6 +8,7 @@ TORCH_INDEX ?=
 PYTEST_ARGS ?=
 DEMO_ARGS   ?=
 BENCH_ARGS  ?=
+CHAOS_ARGS  ?=
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -20,19 +21,20 @@ export TOKENIZERS_PARALLELISM = false
 export HF_HUB_DISABLE_TELEMETRY = 1
 export FLWR_TELEMETRY_ENABLED = 0
 
-.PHONY: help install check check-types check-house format test test-system docs bench demo clean
+.PHONY: help install check check-types check-house format test test-system chaos docs bench demo clean
 
 help:
 	@echo "make demo         train one encoder over five child processes on real data, and show what was gained"
 	@echo "make test         unit, contract, flow and short system tests (under 8 minutes on 2 cores)"
 	@echo "make test-system  real processes killed, long runs (under 40 minutes)"
+	@echo "make chaos        everything of a stream killed, stopped, set back at random for two minutes, and the account"
 	@echo "make check        style, types, layers, public names, changelog (half a minute)"
 	@echo "make docs         run the documentation: code blocks, commands, doctests, links"
 	@echo "make bench        measure against stock Flower and a bare PyTorch loop; writes benchmarks/RESULTS.md"
 	@echo "make install      what the others do first: a virtual environment in $(VENV)"
 	@echo "make format       put the style right"
 	@echo "make clean        remove $(VENV) and what the tools leave behind"
-	@echo "Variables: PYTHON=$(PYTHON) VENV=$(VENV) TORCH_INDEX=$(TORCH_INDEX) PYTEST_ARGS= DEMO_ARGS= BENCH_ARGS="
+	@echo "Variables: PYTHON=$(PYTHON) VENV=$(VENV) TORCH_INDEX=$(TORCH_INDEX) PYTEST_ARGS= DEMO_ARGS= BENCH_ARGS= CHAOS_ARGS="
 
 install: $(STAMP)
 
@@ -70,6 +72,9 @@ test: $(STAMP)
 
 test-system: $(STAMP)
 	$(BIN)/python -m pytest -m slow --timeout 900 $(PYTEST_ARGS)
+
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
 docs: $(STAMP)
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
