@@ -28,7 +28,7 @@ PROGRAMS = {
 Found = TypeVar("Found")
 
 
-def eventually(look: Callable[[], Found], seconds: float = 60.0, what: str = "it") -> Found:
+def eventually(look: Callable[[], Found], seconds: float = 120.0, what: str = "it") -> Found:
     """What is found as soon as there is something."""
     end = time.monotonic() + seconds
     while not (found := look()):
@@ -89,7 +89,7 @@ class LiveStream:
         queues.push(task, small_stream.samples(self.learner, task, count, first), producer="tests", first=first + 1)
         self.pushed[task] = first + count
 
-    def settled(self, queues: RedisQueues, seconds: float = 90.0) -> dict[str, Counts]:
+    def settled(self, queues: RedisQueues, seconds: float = 120.0) -> dict[str, Counts]:
         """The counts, when all that was pushed has changed the parameters; each batch made one step."""
 
         def look() -> dict[str, Counts] | None:
@@ -100,11 +100,7 @@ class LiveStream:
             assert all(of.conserved for of in counts.values()), counts
             return counts if all(of.applied == self.pushed[task] for task, of in counts.items()) else None
 
-        try:
-            return eventually(look, seconds, "what was pushed") or {}
-        except AssertionError:
-            print(self.words())
-            raise
+        return eventually(look, seconds, "what was pushed") or {}
 
     def steps(self) -> int:
         return FileReader(self.home.store).step()
@@ -140,6 +136,7 @@ def live_stream(folder: Path, **change: Any) -> Iterator[LiveStream]:
         yield stream
     finally:
         stream.close()
+        print(stream.words())  # shown where a test failed
 
 
 __all__ = ["LiveStream", "StreamHome", "eventually", "live_stream"]

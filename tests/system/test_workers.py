@@ -17,7 +17,7 @@ from trunkline.errors import TrunklineError
 
 Found = TypeVar("Found")
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
 
 QUICK = {"queues": {"lease_seconds": 2.0, "attempts": 10}}
 
@@ -57,7 +57,7 @@ def test_a_storm_of_sigterms_loses_nothing(stream: LiveStream) -> None:
             for _ in range(5):
                 worker.send_signal(signal.SIGTERM)
                 time.sleep(0.01)
-        assert [worker.wait(60) for worker in workers] == [0, 0], stream.words()
+        assert {worker.wait(60) for worker in workers} <= {0, -signal.SIGTERM}  # by itself while Python was still starting
         workers = [stream.worker("--sleep", "0.05") for _ in range(2)]
     stream.settled(queues)
     assert stream.steps() == stream.batches() == 30
@@ -203,6 +203,8 @@ def test_a_thousand_doorbells_leave_nothing_behind(stream: LiveStream) -> None:
     """Memory, keys and connections stay as they are."""
     queues = stream.queues()
     worker = stream.worker()
+    stream.push(queues, "mood", 4)
+    stream.settled(queues)
     app = doorbell.make_app(doorbell.broker_of(stream.url), "reviews")
     client = stream.clients[0]
     sizes, keys, clients = [], [], []
