@@ -28,7 +28,10 @@ _HEAD = struct.Struct("<8sIIQQII")
 HEAD_BYTES = 64
 
 KEPT, SECONDS = 4, 30.0
-"""Snapshots at a time, and how long one is kept that nobody uses."""
+"""Snapshots that are kept though nobody uses them, and for how long each."""
+
+ROOM, FEWEST = 2 << 30, 4
+"""Bytes that all snapshots may have, also those on their way; and how many there may be however large they are."""
 
 
 class Front(NamedTuple):
@@ -82,7 +85,8 @@ class Snapshots:
 
     :param reader: of the store.
     :param incarnation: of the server: after a crash a step may come a second time, and be another one.
-    :param most: how many are there at a time.
+    :param kept: how many are kept that nobody uses.
+    :param room: bytes that all may have.
     :param seconds: for which one is kept that nobody uses.
     """
 
@@ -93,11 +97,13 @@ class Snapshots:
         incarnation: int,
         clock: Clock,
         *,
-        most: int = KEPT,
+        kept: int = KEPT,
+        room: int = ROOM,
         seconds: float = SECONDS,
     ) -> None:
         self._reader, self._layout, self._incarnation, self._clock = reader, layout, incarnation, clock
-        self._most, self._seconds = most, seconds
+        self._kept, self._seconds = kept, seconds
+        self._most = max(FEWEST, room // (HEAD_BYTES + 4 * layout.part))
         self._lock = threading.Lock()
         self._held: list[Snapshot] = []  # newest last
 
@@ -160,15 +166,16 @@ class Snapshots:
 
         :raises QueueFull: all are in use.
         """
-        if len(self._held) < self._most:
+        idle = [one for one in self._held if not one.users]
+        if len(self._held) < self._most and len(idle) < self._kept:
             return None
-        idle = next((one for one in self._held if not one.users), None)
-        if idle is None:
+        if not idle:
             raise QueueFull(
                 f"at most {self._most} steps should be on their way to workers, found as many.", hint="Ask again in a moment."
             )
-        self._held.remove(idle)
-        return idle.buffer if idle.half == half else None
+        oldest = idle[0]
+        self._held.remove(oldest)
+        return oldest.buffer if oldest.half == half else None
 
     @torch.no_grad()
     def _made(self, half: bool, buffer: Tensor | None) -> Snapshot:

@@ -238,7 +238,10 @@ def test_who_may_not_work_is_told(rig: Rig) -> None:
     worker = rig.worker(token=token)
     rig.push(4)
     rig.settle(4, 4)
+    assert [one["label"] for one in rig.run("stream", "worker-token", "reviews", "--list")] == ["workers"]
     rig.run("stream", "worker-token", "reviews", "--revoke")
+    assert rig.run("stream", "worker-token", "reviews", "--list") == []
+    assert "found 'workers'" in rig.run("stream", "worker-token", "reviews", "--revoke", code=5)["message"]
     rig.push(4, 5)
     assert worker.wait(60) == 4
     assert "this worker ends: the token should be one of a stream's workers" in rig.said(1)

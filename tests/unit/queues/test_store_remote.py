@@ -56,26 +56,31 @@ def test_all_who_ask_for_a_step_share_it() -> None:
 
 def test_what_is_in_use_stays_and_what_nobody_uses_goes() -> None:
     store, clock = Still(), ManualClock()
-    held = snapshots(store, clock, most=2, seconds=30.0)
-    first = held.take(False)
-    store.now = 1
-    second = held.take(False)
-    assert (first.step, second.step) == (0, 1)
-    store.now = 2
-    with pytest.raises(QueueFull, match="at most 2"):
+    held = snapshots(store, clock, kept=1, room=0, seconds=30.0)
+    used = []
+    for store.now in range(4):
+        used.append(held.take(False))
+    assert [one.step for one in used] == [0, 1, 2, 3]
+    store.now = 4
+    with pytest.raises(QueueFull, match="at most 4"):
         held.take(False)
+    first = used[0]
     held.let_go(first)
-    again = held.take(False, first.tag)
-    assert again is first, "it was not long ago"
-    held.let_go(again)
-    third = held.take(False)
-    assert third.step == 2
-    assert torch.frombuffer(bytearray(third.data[HEAD_BYTES:]), dtype=torch.float32).unique().tolist() in ([2.0], [0.0, 2.0])
-    assert held.take(False, first.tag).step == 2, "its room was needed"
-    held.let_go(second)
+    assert held.take(False, first.tag) is first, "it was not long ago"
+    held.let_go(first)
+    fifth = held.take(False)
+    assert fifth.step == 4
+    assert fifth.buffer is first.buffer, "its room was needed"
+    assert set(torch.frombuffer(bytearray(fifth.data[HEAD_BYTES:]), dtype=torch.float32).tolist()) == {0.0, 4.0}
+    assert held.take(False, first.tag) is fifth
+    for one in (*used[1:], fifth, fifth):
+        held.let_go(one)
+    store.now = 5
+    held.let_go(held.take(True))
+    assert len(held._held) == 4, "one went for it"
     clock.sleep(31.0)
     held.look()
-    assert [one.step for one in held._held] == [2]
+    assert held._held == []
 
 
 # -- answers that lie --------------------------------------------------------------------------------------------------
