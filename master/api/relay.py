@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.5
 ANSWER_SECONDS = 90.0
 """That the server of a stream may take to begin its answer; it holds some calls open on purpose."""
 
-UP = ("content-type", "content-length", "range", "if-range", "if-none-match")
+UP = ("content-type", "range", "if-range", "if-none-match")
 DOWN = ("content-type", "content-length", "content-range", "accept-ranges", "etag")
 """Headers that go through."""
 
@@ -65,15 +65,15 @@ async def relay(parts: Parts, socket: Path, target: str, request: Request) -> Re
     :raises Unreachable: it does not answer.
     :raises UsageError: a body whose length is not said.
     """
-    length = request.headers.get("content-length", "0" if request.method in ("GET", "DELETE") else "")
-    if not re.fullmatch(r"\d{1,18}", length):
+    length = request.headers.get("content-length", "") if request.method == "PUT" else "0"
+    if not re.fullmatch(r"\d{1,18}", length) or "transfer-encoding" in request.headers:
         raise UsageError(f"`Content-Length` should be a number of bytes, found {length[:40] or 'none'}.")
     try:
         ends = await _connected(socket)
     except OSError as error:
         raise _away(error.strerror or "nobody") from None
     try:
-        status, headers = await _ask(parts, ends, target, request)
+        status, headers = await _ask(parts, ends, target, request, int(length))
         if status < 400:
             return _Down(parts, ends, status, headers)
         async with asyncio.timeout(parts.settings.idle_seconds):
@@ -89,15 +89,18 @@ async def relay(parts: Parts, socket: Path, target: str, request: Request) -> Re
         raise
 
 
-async def _ask(parts: Parts, ends: _Ends, target: str, request: Request) -> tuple[int, Mapping[str, str]]:
-    """Send the call, and read the head of the answer: it may come before all of a body is sent, where that is refused."""
-    told = {name: request.headers[name] for name in UP if name in request.headers}
+async def _ask(parts: Parts, ends: _Ends, target: str, request: Request, length: int) -> tuple[int, Mapping[str, str]]:
+    """Send the call, and read the head of the answer: it may come before all of a body is sent, where that is refused.
+
+    :param length: of the body. Not a byte more is sent: to the server it would be the next call, which nobody let through.
+    """
+    told = {name: request.headers[name] for name in UP if name in request.headers} | {"content-length": str(length)}
     if not all(_VALUE.fullmatch(text) for text in (target, *told.values())):
         raise UsageError("a call should have printable headers, found others.")
     lines = [f"{request.method} {target} HTTP/1.1", "host: localhost"]  # kept open: a refusal is not followed by a reset
     lines += [f"{name}: {value}" for name, value in told.items()]
     ends.writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
-    sending = asyncio.create_task(_send(parts, ends.writer, request))
+    sending = asyncio.create_task(_send(parts, ends.writer, request, length))
     reading = asyncio.create_task(ends.reader.readuntil(b"\r\n\r\n"))
     try:
         deadline = Deadline(parts.clock, ANSWER_SECONDS, "the server of the stream to answer")
@@ -124,17 +127,18 @@ def _check(parts: Parts, deadline: Deadline) -> None:
     deadline.check()
 
 
-async def _send(parts: Parts, writer: asyncio.StreamWriter, request: Request) -> None:
+async def _send(parts: Parts, writer: asyncio.StreamWriter, request: Request, left: int) -> None:
     chunks = request.stream()
     idle = parts.settings.idle_seconds
     try:
-        while True:
+        while left > 0:
             async with asyncio.timeout(idle):
-                try:
-                    writer.write(await anext(chunks))
-                except StopAsyncIteration:
-                    return
+                chunk = (await anext(chunks))[:left]
+                left -= len(chunk)
+                writer.write(chunk)
                 await writer.drain()
+    except StopAsyncIteration:
+        raise UsageError(f"a body should have as many bytes as it says, found {left} fewer.") from None
     except TimeoutError:
         raise DeadlineExceeded(f"waited {idle:g} s for the next bytes of a body.") from None
 

@@ -2,9 +2,11 @@
 
 import random
 import shutil
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -491,3 +493,39 @@ def test_connections_that_break_anywhere_cost_time_and_nothing_else(place: Place
         plain.apply((gradient,))
     assert between.connections > 6
     assert same(read(reader)[1], plain.values())
+
+
+SMUGGLED = b"DELETE /v1/worker/gradients?batch=batch-1&attempt=1 HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET {path}/step HTTP/1.1\r\nTransfer-Encoding: chunked\r\n",
+        b"GET {path}/step HTTP/1.1\r\nContent-Length: 76\r\n",
+        b"DELETE {path}/gradients?batch=x&attempt=1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n",
+        b"PUT {path}/gradients HTTP/1.1\r\nTransfer-Encoding: chunked\r\n",
+        b"PUT {path}/gradients HTTP/1.1\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n",
+        b"PUT {path}/gradients HTTP/1.1\r\nContent-Length: 10\r\n",
+        b"GET {path}/step?x=%0d%0a%0d%0a HTTP/1.1\r\n",
+        b"GET {path}/step HTTP/1.1\r\nIf-None-Match: x\r\n\tDELETE\r\n",
+    ],
+    ids=["get-chunked", "get-length", "delete-chunked", "put-chunked", "put-both", "put-more", "get-lines", "get-folded"],
+)
+def test_a_call_cannot_bring_another_one_with_it(place: Place, head: bytes) -> None:
+    """A worker's token opens a few calls: what stands in the body of one of them must not become a call to the stream's server."""
+    reader, _ = place.reader()
+    reader.send(sent(1, "mood", base=0))
+    head = head.replace(b"{path}", b"/v1/streams/stream/worker")
+    body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED) if b"chunked" in head else SMUGGLED
+    token = place.there.running.parts.admin_token.encode()
+    context = ssl.create_default_context(cadata=place.there.running.parts.ca)
+    with (
+        socket.create_connection(("127.0.0.1", place.there.running.port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as one,
+    ):
+        one.sendall(head + b"Host: x\r\nConnection: close\r\nAuthorization: Bearer " + token + b"\r\n\r\n" + body)
+        with suppress(OSError):
+            while one.recv(4096):
+                pass
+    assert place.writer.received("batch-1", 1) is not None
