@@ -87,7 +87,8 @@ def attach(home: ChildHome, stream: str, attached: bool) -> None:
 
 
 def count(home: ChildHome, spec: TaskSpec) -> int:
-    """The distinct samples that the queue of a task can give: those that wait, and those in the hands of a worker.
+    """The distinct samples that the queue of a task can give, waiting or in the hands of a worker, in whole batches; where it
+    gives short ones too, all of them.
 
     :raises SampleError: there is no such stream, or nobody serves it.
     """
@@ -95,7 +96,8 @@ def count(home: ChildHome, spec: TaskSpec) -> int:
         found = _client(_home(home, stream_of(spec) or "")).call("GET", f"/v1/queues/{spec.name}", seconds=ASKED)
     except TrunklineError as error:
         raise SampleError(f"the queue of task {spec.name!r} should be told of by its stream, found: {error.message}") from error
-    return int(found["waiting"] + found["leased"] + found["submitted"])
+    samples, settings = int(found["waiting"] + found["leased"] + found["submitted"]), found["settings"]
+    return samples if settings["flush_seconds"] else samples - samples % int(settings["batch_size"])
 
 
 def heldout(home: ChildHome, stream: str, specs: Sequence[TaskSpec]) -> list[TaskSpec]:
@@ -200,7 +202,8 @@ class Player:
             raise RefusedValue(Reason.NO_SAMPLES, "samples should be here as they were when confirmed, found none.")
         began = self.clock.monotonic()
         name = f"{self.home.master}/{message.job}/{message.round}/{message.base.digest[:16]}/in"
-        turn = self._ask("begin", {"name": name, "initial": str(initial), "steps": message.plan.steps, "tasks": sorted(confirmed)})
+        body = {"name": name, "initial": str(initial), "steps": message.plan.steps, "tasks": sorted(confirmed)}
+        turn = self._ask("begin", body | {"fresh": message.plan.moments == "fresh"})
         done = self._done(name, turn)
         applied = {task: int(samples) for task, samples in done["applied"].items()}
         if not applied:

@@ -99,6 +99,12 @@ class Slot:
         """A parameter and its moments."""
         return (self.values[name], *(moment[name] for moment in self.moments.values()))
 
+    def forget(self, name: str) -> None:
+        """Have the moments of a parameter begin anew."""
+        self.counts[name].zero_()
+        for moment in self.moments.values():
+            moment[name].zero_()
+
     def tensors(self) -> dict[str, Tensor]:
         """All of it by name: `value/NAME`, `MOMENT/NAME`, `count/NAME`."""
         kept = {"value": self.values, **self.moments, "count": self.counts}

@@ -87,12 +87,17 @@ class MemoryStore:
         return self._once(delta, name, lambda value, more: value.add_(more))
 
     @torch.no_grad()
-    def put(self, values: Mapping[str, Tensor], name: str) -> int:
+    def put(self, values: Mapping[str, Tensor], name: str, *, fresh: bool = False) -> int:
         """One step that sets shared parameters; done once a name.
 
+        :param fresh: whether their moments begin anew.
         :raises RefusedValue: `names`, `shape`, `dtype`, `not_finite`.
         """
-        return self._once(values, name, lambda value, new: value.copy_(new))
+        with self._changed:
+            begun, step = name in self._rounds, self._once(values, name, lambda value, new: value.copy_(new))
+            for key in values if fresh and not begun else ():
+                self._slot.forget(key)
+            return step
 
     def _once(self, tensors: Mapping[str, Tensor], name: str, change: Callable[[Tensor, Tensor], object]) -> int:
         with self._changed:

@@ -106,8 +106,11 @@ class StoreWriter(Protocol):
         """One step that adds to shared parameters what a round came to; done once a name, as a batch is; tell the step."""
         ...
 
-    def put(self, values: Mapping[str, Tensor], name: str) -> int:
-        """One step that sets shared parameters to those that a round begins with; done once a name; tell the step."""
+    def put(self, values: Mapping[str, Tensor], name: str, *, fresh: bool = False) -> int:
+        """One step that sets shared parameters to those that a round begins with; done once a name; tell the step.
+
+        :param fresh: whether their moments begin anew; else they stay.
+        """
         ...
 
     def added(self) -> Mapping[str, int]:

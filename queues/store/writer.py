@@ -176,15 +176,18 @@ class FileWriter:
 
         return self._once(delta, name, change)
 
-    def put(self, values: Mapping[str, Tensor], name: str) -> int:
+    def put(self, values: Mapping[str, Tensor], name: str, *, fresh: bool = False) -> int:
         """One step that sets shared parameters to those that a round begins with; done once a name; tell the step.
 
+        :param fresh: whether their moments begin anew; else they stay.
         :raises RefusedValue, StorageFailed, Fenced: as `add`.
         """
 
         def change(old: Slot, new: Slot) -> None:
             for key, value in values.items():
                 new.values[key].copy_(value)
+                if fresh:
+                    new.forget(key)
 
         return self._once(values, name, change)
 

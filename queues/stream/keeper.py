@@ -27,7 +27,7 @@ class Keeper(Protocol):
         """Whether the stream learns in rounds only."""
         ...
 
-    def begin_turn(self, name: str, initial: Path, steps: int, tasks: tuple[str, ...]) -> dict[str, Any]:
+    def begin_turn(self, name: str, initial: Path, steps: int, tasks: tuple[str, ...], *, fresh: bool = False) -> dict[str, Any]:
         """Begin a round with a set, or go on with it."""
         ...
 

@@ -219,7 +219,7 @@ class Rounds:
                 path.unlink(missing_ok=True)
 
     def _read(self) -> Turn | None:
-        """The turn of before. One whose step never happened, or that a store which was set back does not know, is none."""
+        """The turn of before. One that the store does not know, for its step never happened or was lost, is none."""
         try:
             table = json.loads(self._turn_file.read_bytes())
             done = None if table["done"] is None else Done(**table["done"])
@@ -229,9 +229,10 @@ class Rounds:
         except (ValueError, KeyError, TypeError):
             raise DamagedFile(f"`{self._turn_file}` should be a round as it was written, found something else.") from None
         known = self.store.added().get(found.name)
-        if known is None or (found.done is not None and found.done.step > self.store.step):
+        if known is None:
             return None
-        return found
+        gone = found.done is not None and found.done.step > self.store.step  # its batches came back, and are its again
+        return replace(found, done=None) if gone else found
 
 
 def tensors(path: Path, store: Store) -> dict[str, Tensor]:

@@ -276,13 +276,16 @@ class ParameterServer:
             self._rounds.attach(attached)
             return {"attached": self._rounds.attached}
 
-    def begin_turn(self, name: str, initial: Path, steps: int, tasks: tuple[str, ...]) -> dict[str, Any]:
-        """Begin a round with a set, and give batches until it has made its steps; the same again goes on with it; tell it."""
+    def begin_turn(self, name: str, initial: Path, steps: int, tasks: tuple[str, ...], *, fresh: bool = False) -> dict[str, Any]:
+        """Begin a round with a set, and give batches until it has made its steps; the same again goes on with it; tell it.
+
+        :param fresh: whether the moments of the shared layers begin anew.
+        """
         with self._mutex:
             if not self._rounds.known(name):
                 values = tensors(initial, self.store)
                 self._rounds.opening(name, steps, tasks)
-                self._come_in(name, lambda: self.store.put(values, name))
+                self._come_in(name, lambda: self.store.put(values, name, fresh=fresh))
             self._rounds.opened()
             return self._rounds.table() or {}
 

@@ -214,6 +214,24 @@ def test_what_a_round_came_to_enters_once(make: Kind) -> None:
     assert store.step == 3
 
 
+@pytest.mark.parametrize("fresh", [False, True], ids=["kept", "fresh"])
+def test_what_a_round_begins_with_is_set_once_and_moments_stay_or_begin_anew(make: Kind, fresh: bool) -> None:
+    store, reader = make(spec_of())
+    give(store, reader, sent(0, "mood"))
+    before, moments = read(reader)[1], kept(store, "shared/bias")
+    values = {"shared/bias": torch.randn(40)}
+    assert store.put(values, "round-7/in", fresh=fresh) == 2
+    assert store.put({"shared/bias": torch.zeros(40)}, "round-7/in", fresh=fresh) == 2
+    assert same(read(reader)[1], before | values)
+    assert store.added() == {"round-7/in": 2}
+    now = kept(store, "shared/bias")
+    for name in set(moments) - {"value/shared/bias"}:
+        assert torch.equal(now[name], torch.zeros_like(now[name]) if fresh else moments[name]), name
+    give(store, reader, sent(1, "mood"))  # in both slots of a mapped file
+    assert store.step == 3
+    assert kept(store, "shared/bias")["count/shared/bias"] == (1 if fresh else 2)
+
+
 def test_lazy_moments_move_only_in_rows_that_a_batch_has(make: Kind) -> None:
     """It is AdamW of these rows, as if there were no others; the others would move in AdamW."""
     spec = spec_of({"lazy": True, "clip_norm": 0.0})

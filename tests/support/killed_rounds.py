@@ -1,6 +1,7 @@
 """A parameter server into which rounds come, killed at a point: a process that forks one for each line that it reads.
 
-    POINT|COUNT|FOLDER   dies by SIGKILL when it comes to that point for the COUNT-th time; `never|0`: it does all that it should
+    POINT|COUNT|FOLDER|BOOT   dies by SIGKILL when it comes to that point for the COUNT-th time; `never|0`: it does all it should.
+                              A line with another BOOT comes after a power cut
 
 What it should: take a round of job-1, then play a turn of one step on task `a`. Said to it again, it goes on where it was killed.
 """
@@ -24,7 +25,7 @@ from trunkline.clock import SystemClock
 
 CALLS = {
     "record": ("append",),
-    "store": ("put",),
+    "store": ("put", "checkpoint"),
     "queues": ("hold", "set_state", "commit"),
     "rounds": ("attach", "opening", "_write", "_snapshot"),
 }
@@ -34,10 +35,10 @@ INSIDE = ("begun", "brought up", "changed", "finished", "written down", "flipped
 ROUND, TURN = "job-1/1", "master/job-2/1/in"
 
 
-def play(home: StreamHome, url: str, point: str, count: int) -> None:
+def play(home: StreamHome, url: str, point: str, count: int, boot: str) -> None:
     spec, killer = home.spec, Killer(point, count)
     lock = home.lock()
-    store = FileWriter(home.store, spec, few_numbers.parameters(spec), home.epoch)
+    store = FileWriter(home.store, spec, few_numbers.parameters(spec), home.epoch, boot=boot)
     store._reach = killer.reach  # type: ignore[method-assign]
     client = connect(url)
     queues = QueueWriter(client, spec.name, epoch=home.epoch)
@@ -62,6 +63,7 @@ def work(home: StreamHome, url: str, server: ParameterServer) -> None:
     queues, reader = QueueWriter(client, home.spec.name, epoch=home.epoch, worker="here"), FileReader(home.store)
     while (server.turn_table() or {})["done"] is None:
         assert time.monotonic() < end, "a turn should end"
+        server.turn()
         if (claim := queues.claim()) is not None:
             reader.send(few_numbers.computed(claim, reader))
             queues.submit(claim)
@@ -74,11 +76,11 @@ def main() -> None:
     torch.set_num_threads(1)
     url = sys.argv[1]
     for line in sys.stdin:
-        point, count, folder = line.strip().split("|")
+        point, count, folder, boot = line.strip().split("|")
         pid = os.fork()
         if pid == 0:
             try:
-                play(StreamHome(Path(folder)), url, point, int(count))
+                play(StreamHome(Path(folder)), url, point, int(count), boot)
             except BaseException as error:
                 print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 os._exit(1)

@@ -39,8 +39,8 @@ def nursery(redis: EmbeddedServer) -> Iterator["subprocess.Popen[str]"]:
 class Site:
     """A stream with two batches of task `a`, and the files of its rounds."""
 
-    def __init__(self, redis: EmbeddedServer, nursery: "subprocess.Popen[str]", folder: Path, name: str) -> None:
-        self.spec = few_numbers.spec({"a": 2, "b": 3}, name=name, queues={"lease_seconds": 0.2})
+    def __init__(self, redis: EmbeddedServer, nursery: "subprocess.Popen[str]", folder: Path, name: str, **change: Any) -> None:
+        self.spec = few_numbers.spec({"a": 2, "b": 3}, name=name, queues={"lease_seconds": 0.2}, **change)
         self.home: StreamHome = few_numbers.home(folder / name, self.spec)
         self.queues = QueueWriter(client(redis), name, epoch=self.home.epoch)
         self.queues.begin(self.home.epoch, self.spec.queues)
@@ -53,11 +53,14 @@ class Site:
         write_set(self.home.folder / "initial", {"w": np.asarray(first["w"] * np.float32(0.9))})
         self.nursery = nursery
 
-    def play(self, point: str = "never", count: int = 0) -> int:
-        """Have a server do all that it should; tell how it ended."""
+    def play(self, point: str = "never", count: int = 0, boot: str = "one") -> int:
+        """Have a server do all that it should; tell how it ended.
+
+        :param boot: another than before: there was a power cut.
+        """
         assert self.nursery.stdin
         assert self.nursery.stdout
-        self.nursery.stdin.write(f"{point}|{count}|{self.home.folder}\n")
+        self.nursery.stdin.write(f"{point}|{count}|{self.home.folder}|{boot}\n")
         self.nursery.stdin.flush()
         return int(self.nursery.stdout.readline())
 
@@ -102,3 +105,17 @@ def test_killed_at_every_point_where_rounds_come_in(
         assert site.play() == 0, "and once more, with nothing left to do"
         assert site.found() == wanted, (point, count)
     assert not [point for point, count in missed if count == 1]
+
+
+@pytest.mark.parametrize("covered", [2, 3])
+def test_after_a_power_cut_the_rounds_that_no_checkpoint_covers_come_in_again(
+    redis: EmbeddedServer, nursery: "subprocess.Popen[str]", tmp_path: Path, covered: int
+) -> None:
+    """The store goes back to a step, or to where it began: what was played beyond is played again, and comes to the same."""
+    keeping = {"checkpoint_steps": covered, "checkpoint_seconds": 1000.0}
+    calm, cut = (Site(redis, nursery, tmp_path, f"{name}-{covered}", store=keeping) for name in ("calm", "cut"))
+    assert calm.play() == 0
+    assert cut.play("before store.checkpoint", 2 if covered == 2 else 1) == -9, "the batch is never covered"
+    assert json.loads((cut.home.rounds / "turn.json").read_bytes())["done"] is not None
+    assert cut.play(boot="two") == 0
+    assert cut.found() == calm.found()

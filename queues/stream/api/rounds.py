@@ -42,6 +42,7 @@ class Begin(Section):
     initial: Where
     steps: Annotated[int, Field(ge=1, le=1_000_000)]
     tasks: Annotated[tuple[Name, ...], Field(min_length=1)]
+    fresh: bool = False  # whether the moments of the shared layers begin anew
 
 
 class End(Section):
@@ -71,7 +72,7 @@ def routes(desk: Desk) -> list[Route]:
     async def begin(request: Request) -> Response:
         body = await body_of(request, Begin)
         begun: Any = await run_in_threadpool(
-            lambda: desk.keeping().begin_turn(body.name, _path(body.initial), body.steps, body.tasks)
+            lambda: desk.keeping().begin_turn(body.name, _path(body.initial), body.steps, body.tasks, fresh=body.fresh)
         )
         return JSONResponse(begun)
 
