@@ -10,6 +10,7 @@ from benchmarks.learning.report import write
 from benchmarks.learning.results import Results
 from benchmarks.learning.study import chosen, main_part, tuning
 from benchmarks.value import drive
+from queues.embedded import EmbeddedServer
 from trunkline.clock import SystemClock
 from trunkline.errors import TrunklineError
 
@@ -36,9 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(asked: argparse.Namespace) -> bool:
     """First the rates, then the seeds."""
+    server = EmbeddedServer(FOLDER / "redis", durable=False)
+    server.start()  # or taken over, where a study before this one was killed
+    try:
+        return _carried_out(asked, server.url)
+    finally:
+        server.stop()
+
+
+def _carried_out(asked: argparse.Namespace, url: str) -> bool:
     results, deadline = Results(), drive.until(SystemClock(), asked.budget)
     # Runs and results of this study look to the drive as those of the other.
-    work = drive.Drive(results, asked.workers, deadline, _told, FOLDER, WORKER)  # type: ignore[arg-type]
+    work = drive.Drive(results, asked.workers, deadline, _told, FOLDER, (*WORKER, url))  # type: ignore[arg-type]
     if not work.carry_out(tuning()):  # type: ignore[arg-type]
         return False
     rates = chosen(results.scores)

@@ -1,6 +1,7 @@
 """One run: through queues, server and store of a stream, or a plain loop; the small task is scored on the way."""
 
 import json
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +38,6 @@ from tasks.specs import EncoderSpec, Pretrained, TaskSpec
 from tasks.table import SampleTable, open_table
 from trunkline.clock import SystemClock
 from trunkline.errors import FailedError
-
-_streams = count()
 
 
 @dataclass
@@ -98,7 +97,13 @@ def declared(run: Run, scaled: tuple[float, float]) -> StreamSpec:
     tasks = [_task("small", cell.small), {**_task("large", cell.large), "scale": scaled}]
     learning = {"learning_rate": encoder, "head_learning_rate": head, "seed": run.seed}
     learning |= {"warmup_steps": max(1, run.steps // 16), "decay": "linear", "total_steps": run.steps}
-    table = {"name": f"learning-{next(_streams)}", "encoder": "measured", "tasks": tasks, "evaluate_steps": 0, "learning": learning}
+    table = {
+        "name": f"learning-{secrets.token_hex(6)}",
+        "encoder": "measured",
+        "tasks": tasks,
+        "evaluate_steps": 0,
+        "learning": learning,
+    }
     return StreamSpec.model_validate_json(json.dumps(table))
 
 

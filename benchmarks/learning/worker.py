@@ -1,4 +1,4 @@
-"""`python -m benchmarks.learning.worker FOLDER`: runs from standard input, a line of JSON each, are each answered so."""
+"""`python -m benchmarks.learning.worker URL FOLDER`: runs from standard input, a line of JSON each, are each answered so."""
 
 import json
 import shutil
@@ -11,23 +11,20 @@ import torch
 
 from benchmarks.learning.study import Run
 from benchmarks.learning.train import model, train
-from queues.embedded import EmbeddedServer
 from trunkline.errors import TrunklineError
 
 
-def main(folder: str) -> int:
-    """Until there are no more."""
+def main(url: str, folder: str) -> int:
+    """Until there are no more.
+
+    :param url: of a server of queues; others may use it, too.
+    """
     torch.set_num_threads(1)
     place = Path(folder).absolute()
-    for old in ("encoder", "redis"):
-        shutil.rmtree(place / old, ignore_errors=True)
-    encoder, server = model(place / "encoder"), EmbeddedServer(place / "redis", durable=False)
-    server.start()
-    try:
-        for line in sys.stdin:
-            print(json.dumps(_answer(Run(**json.loads(line)), encoder, place, server.url)), flush=True)
-    finally:
-        server.stop()
+    shutil.rmtree(place / "encoder", ignore_errors=True)
+    encoder = model(place / "encoder")
+    for line in sys.stdin:
+        print(json.dumps(_answer(Run(**json.loads(line)), encoder, place, url)), flush=True)
     return 0
 
 
@@ -40,4 +37,4 @@ def _answer(run: Run, encoder: Path, place: Path, url: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))
