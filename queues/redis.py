@@ -28,6 +28,7 @@ from trunkline.errors import (
     QueuePaused,
     SampleError,
     SettingsError,
+    Unreachable,
 )
 from trunkline.settings import build
 
@@ -180,6 +181,12 @@ class RedisQueues:
                 raise QueueFull(f"queue {task!r} should have room for {len(part)} more samples, found {depth} in it.", hint=hint)
             if status == "PAUSED":
                 raise QueuePaused(f"queue {task!r} should be open, found that it takes no samples; {depth} wait.{taken}")
+            if status == "RESTARTED":
+                raise Unreachable(
+                    f"the server of the queues should know what the stream {self.name!r} applied before samples are pushed, found "
+                    f"that it was started again.{taken}",
+                    hint="Push them again in a moment: the server of the stream tells it. Does that run?",
+                )
             if status == "GAP":
                 raise Conflict(
                     f"producer {producer!r} should go on with sample {depth + 1}, found {first + start}.",
@@ -270,6 +277,14 @@ class RedisQueues:
             Out(batch.decode(), queue.decode(), int(attempt), worker.decode(errors="replace"), where.decode(), int(since) / 1000)
             for batch, queue, attempt, worker, where, since in found
         )
+
+    def workers(self, most: int = 1000) -> dict[str, float]:
+        """Workers that asked for a batch within a day, and how many seconds ago each last did; who did last comes first.
+
+        :param most: how many of them.
+        """
+        found = self._rows(self._call("workers", most)) if most > 0 else ()
+        return {worker.decode(errors="replace"): int(since) / 1000 for worker, since in found}
 
     def dead(self, task: str, most: int = 1000) -> tuple[tuple[Claim[bytes], str], ...]:
         """Batches that were put aside, oldest first, each with its last reason.

@@ -21,6 +21,7 @@ COMMANDS = {
     "rule": Lazy("master.cli.rule", "Fuse rules: how updates become the next version."),
     "codec": Lazy("master.cli.codec", "Codecs: how parameter sets travel."),
     "worker": Lazy("master.cli.worker", "Compute gradients for a stream, until told to stop."),
+    "replay": Lazy("master.cli.replay", "Compute the parameters of a stream anew from its record, and compare."),
     "doctor": Lazy("master.cli.doctor", "Look whether everything is as it should be."),
     "completion": Lazy("master.cli.completion", "What a shell needs to complete commands."),
     "version": Lazy("master.cli.version", "Versions of this installation, and of the master."),

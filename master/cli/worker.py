@@ -5,18 +5,23 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from master.cli.base import open_master, state_folder, verb
-from trunkline.console import here, single
+from master.cli.base import AdminGroup, open_master, state_folder, verb
+from trunkline.console import Running, declare, here
 from trunkline.errors import UsageError
 from trunkline.terminal import Result
 
-app = single()
+
+class _Noun(AdminGroup, Running):
+    """`trunkline worker` alone works."""
+
+
+app = declare.noun("Compute gradients for a stream, until told to stop; or look who does.", _Noun)
 
 Numbers = Literal["float32", "bfloat16"]
 
 
 @verb(app)
-def worker(
+def run(
     stream: Annotated[str | None, Argument(metavar="STREAM", help="Its name; may be left out where there is one.")] = None,
     stream_folder: Annotated[
         Path | None, Option(metavar="FOLDER", help="The stream's own folder, instead of its name at this master.")
@@ -77,3 +82,15 @@ def worker(
         with open_master(progress=5.0) as https:
             serve_apart(https, stream, machine, pool=pool, level=log_level)
     return Result({"stopped": True})
+
+
+@verb(app)
+def status(
+    stream: Annotated[str | None, Argument(metavar="STREAM", help="Its name; may be left out where there is one.")] = None,
+) -> Result:
+    """Who works for a stream: when each worker last asked for a batch, and what is in its hands."""
+    from master.cli.queue import asked
+    from queues.stream.crew import status as looked
+
+    with asked(stream) as ask:
+        return looked(lambda path: ask("GET", path))

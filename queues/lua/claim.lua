@@ -2,9 +2,17 @@
 -- Returns nothing where nothing is ready; else {batch, queue, attempt, samples...}, or {EPOCH} or {NO_STREAM}.
 local wrong = refused()
 if wrong then return {wrong} end
+if restarted() then return nil end
 local worker, fresh, at = ARGV[3], ARGV[4], now()
 local m = redis.call('HMGET', KEYS[1], 'lease', 'attempts', 'policy', 'exponent')
 local lease, attempts = tonumber(m[1]), tonumber(m[2])
+
+-- Who asks is there. Who did not ask for a day is forgotten.
+if worker ~= '' then
+  although_full()
+  redis.call('ZADD', key('workers'), whole(at), worker)
+  redis.call('ZREMRANGEBYSCORE', key('workers'), '-inf', whole(at - 86400000))
+end
 
 local function hand_out(batch, queue, attempt)
   redis.call('HSET', key('b', batch), 'worker', worker, 'claimed', whole(at), 'attempt', attempt)

@@ -14,7 +14,7 @@ from pathlib import Path
 from trunkline.errors import DamagedFile
 from trunkline.files import replacing, storage, write_all
 
-REMEMBERED = 1 << 14
+REMEMBERED = 1 << 13
 """Batches that are not forgotten though a checkpoint covers them: a queue set back to an older copy gives them out again."""
 
 

@@ -230,9 +230,17 @@ class Desk:
             "queues": self.stats(),
         }
 
-    def workers(self) -> list[dict[str, Any]]:
+    def out(self) -> list[dict[str, Any]]:
         """Batches that are out: whose hands they are in, and for how many seconds."""
         return [asdict(one) for one in self.queues.out(LOOKED_AT)]
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Who asked for batches within a day, who asked last first: `worker`, `seen` (seconds ago), `batches` in its hands."""
+        held = [one for one in self.out() if one["where"] == "leased"]
+        return [
+            {"worker": worker, "seen": seen, "batches": [one for one in held if one["worker"] == worker]}
+            for worker, seen in self.queues.workers(LOOKED_AT).items()
+        ]
 
     def scores(self, most: int = 100) -> list[dict[str, Any]]:
         """Scores of the held-out rows, newest last."""

@@ -8,10 +8,11 @@ import pytest
 
 from queues.embedded import EmbeddedServer
 from queues.queue import Claim
+from queues.redis import RedisQueues
 from queues.settings import QueueSettings
 from queues.writer import QueueWriter
 from tests.support.plain_stream import Batch, PlainStream
-from tests.support.streams import KINDS, raw, stream
+from tests.support.streams import KINDS, client, raw, stream
 from trunkline.clock import ManualClock
 from trunkline.errors import Conflict, NotFound, QueueFull, QueuePaused
 
@@ -206,6 +207,21 @@ class Pair:
         assert found == [(b.id, b.attempt, b.samples, self.plain.now - b.sent) for b in self.plain.submitted()]
         out = [one.batch for one in self.queues.out()]
         assert sorted(out) == sorted(b.id for b in self.plain.batches.values() if b.place in ("lease", "submitted"))
+
+
+def test_who_asks_for_batches_is_known_for_a_day(embedded_server: EmbeddedServer) -> None:
+    clock = ManualClock()
+    queues = stream(embedded_server, clock=clock)
+    other = RedisQueues(client(embedded_server), queues.name, worker="other", clock=clock)
+    assert queues.workers() == {}
+    queues.claim()
+    clock.sleep(5.0)
+    assert other.claim() is None
+    assert list(other.workers().items()) == [("other", 0.0), (queues.worker, 5.0)]
+    assert list(other.workers(1)) == ["other"]
+    clock.sleep(86_400.0)
+    other.claim()
+    assert list(other.workers()) == ["other"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

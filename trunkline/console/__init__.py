@@ -6,7 +6,7 @@
 A command is a function that returns a `Result`, or raises an error of `trunkline.errors`; how that is printed is decided here.
 """
 
-from trunkline.console.commands import Command, Group
+from trunkline.console.commands import Command, Group, Running
 from trunkline.console.completion import completion_script
 from trunkline.console.declare import single
 from trunkline.console.failures import CRASH_LOG
@@ -15,4 +15,17 @@ from trunkline.console.options import common
 from trunkline.console.running import run
 from trunkline.console.state import Console, here
 
-__all__ = ["CRASH_LOG", "Command", "Console", "Group", "Lazy", "Root", "common", "completion_script", "here", "run", "single"]
+__all__ = [
+    "CRASH_LOG",
+    "Command",
+    "Console",
+    "Group",
+    "Lazy",
+    "Root",
+    "Running",
+    "common",
+    "completion_script",
+    "here",
+    "run",
+    "single",
+]

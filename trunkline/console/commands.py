@@ -73,3 +73,11 @@ class Group(TyperGroup):
             advice = f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(known)}."
             raise UsageError(f"`{ctx.command_path}` has no command {args[0]!r}.", hint=advice)
         return super().resolve_command(ctx, args)
+
+
+class Running(Group):
+    """A noun that does something by itself: without one of its verbs, the verb `run` is meant."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = any(arg in self.commands for arg in args)
+        return super().parse_args(ctx, args if named or args[:1] == ["--help"] else ["run", *args])

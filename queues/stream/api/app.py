@@ -121,6 +121,7 @@ def make_app(desk: Desk, depot: Depot | None = None) -> Starlette:
     routes = [
         get("/v1/status", lambda request: desk.status()),
         get("/v1/workers", lambda request: desk.workers()),
+        get("/v1/out", lambda request: desk.out()),
         get("/v1/scores", lambda request: desk.scores(number(request, "most", 100))),
         get(
             "/v1/lineage",

@@ -261,15 +261,18 @@ def test_dead_batches_are_told_retried_and_purged(desk: Desk) -> None:
     assert desk.retry("mood", [one["batch"]]) == {"task": "mood", "batches": 1}
     assert desk.purge_dead("mood") == {"task": "mood", "samples": 4}
     assert desk.dead("mood") == []
-    assert [out["where"] for out in desk.workers()] == ["back"]
+    assert [out["where"] for out in desk.out()] == ["back"]
 
 
 def test_a_worker_is_seen_by_what_it_has(desk: Desk) -> None:
     desk.push("mood", lines(*[ROW] * 4))
     worker = RedisQueues(desk.queues._client, desk.queues.name, worker="ada:7")
     assert worker.claim() is not None
-    (out,) = desk.workers()
+    (out,) = desk.out()
     assert (out["worker"], out["queue"], out["where"]) == ("ada:7", "mood", "leased")
+    assert worker.claim() is None
+    (seen,) = desk.workers()
+    assert seen["worker"] == "ada:7" and seen["seen"] < 60 and seen["batches"] == [out | {"seconds": seen["batches"][0]["seconds"]}]
 
 
 def test_settings_are_changed_one_by_one_and_checked(desk: Desk) -> None:

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from trunkline.api_errors import error_classes
-from trunkline.console import CRASH_LOG, Command, Console, Group, Lazy, Root, common, here, run
+from trunkline.console import CRASH_LOG, Command, Console, Group, Lazy, Root, Running, common, here, run
 from trunkline.errors import Reason, RefusedValue, TrainingFailed, TrunklineError
 from trunkline.terminal import FORMS, Result
 
@@ -244,3 +244,27 @@ def test_the_console_is_not_shared_between_runs(prog: Callable[..., Done]) -> No
     WHAT["look"] = lambda: seen.append(here())
     assert prog("do", "look", "--yes")[0] == prog("do", "look")[0] == 0
     assert [console.yes for console in seen] == [True, False]
+
+
+def test_a_noun_that_does_something_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer(cls=Running, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+    app.callback(help="A noun.")(lambda: None)
+
+    @app.command("run", cls=Command)
+    def run_(name: Annotated[str, typer.Argument()] = "nobody", number: Annotated[int, typer.Option()] = 1) -> Any:
+        return Result({"ran": name, "number": number})
+
+    @app.command("status", cls=Command)
+    def status() -> Any:
+        return Result({"looked": True})
+
+    def told(*words: str) -> Any:
+        assert run(typer.main.get_command(app), "prog", [*words, "--output", "json"], lambda console: tmp_path / "logs") == 0
+        return json.loads(capsys.readouterr().out)["data"]
+
+    assert told() == {"ran": "nobody", "number": 1}
+    assert told("amy") == told("run", "amy") == {"ran": "amy", "number": 1}
+    assert told("--number", "3", "amy") == {"ran": "amy", "number": 3}
+    assert told("status") == told("--quiet", "status") == {"looked": True}
+    assert run(typer.main.get_command(app), "prog", ["--help"], lambda console: tmp_path / "logs") == 0
+    assert "status" in capsys.readouterr().out
