@@ -21,6 +21,7 @@ class Marks:
 
     step: int  # the last that was committed
     released: int  # the last whose samples were let go
+    run: str = ""  # a word that the server of the queues chose when it started
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Submitted:
 class Work:
     """What there is to do."""
 
-    step: int  # the last that was committed
+    step: int  # the last that was committed; -1: the server of the queues was started again since it was held with a step
     claimable: int  # batches that a worker could claim now
     submitted: tuple[Submitted, ...]  # in the order in which the store got their gradients
 
@@ -67,18 +68,22 @@ class QueueWriter(RedisQueues):
 
     # -- one server of a stream ----------------------------------------------------------------------------------------
 
-    def hold(self, incarnation: int, holder: str, seconds: float, step: int | None = None, *, anyway: bool = False) -> Marks:
+    def hold(
+        self, incarnation: int, holder: str, seconds: float, step: int | None = None, *, anyway: bool = False, run: str = ""
+    ) -> Marks:
         """Be the one server of the stream, for some seconds from now; said again before they are over.
 
         :param incarnation: counts the starts of servers on the store; a later one is never followed by an earlier one.
         :param holder: a word of this server alone.
         :param step: of the store: all of it was told.
+        :param run: in which it was told. Where the server of the queues was started again since, it does not know of the step; from
+            now on, whenever it is started again, it gives no batches until it is held so anew.
         :param anyway: also where a later incarnation held it: the folder is known to be a copy, or to have been set back.
         :raises AlreadyRunning: another server holds the stream.
         :raises Fenced: a later incarnation held it since, or the stream is another store's.
         """
         known, word = "" if step is None else step, "anyway" if anyway else ""
-        status, *found = self._call("hold", incarnation, holder, round(1000 * seconds), known, word, held=False)
+        status, *found = self._call("hold", incarnation, holder, round(1000 * seconds), known, word, run, held=False)
         if status == b"RUNNING":
             raise AlreadyRunning(
                 f"the stream {self.name!r} should have one server, found another, start {int(found[0])} of its store, that "
@@ -93,7 +98,7 @@ class QueueWriter(RedisQueues):
             )
         self._said(status)
         self._holder = holder
-        return Marks(int(found[0]), int(found[1]))
+        return Marks(int(found[0]), int(found[1]), found[2].decode())
 
     def let_go(self, incarnation: int) -> None:
         """Hold the stream no longer: the next server need not wait."""

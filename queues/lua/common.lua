@@ -19,6 +19,16 @@ local function refused(queue)
   return nil
 end
 
+-- Which start of this server it is.
+local function run_id() return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or '' end
+
+-- Whether this server was started again since the server of the stream looked at it last. It may have come up with an older copy of its
+-- data: until what is applied was told to it, no batch is given, and no sample taken that may have come before.
+local function restarted()
+  local run = redis.call('HGET', KEYS[1], 'run')
+  return run and run ~= run_id()
+end
+
 -- A server whose memory is full refuses a script's first write if that may need more of it, and lets all pass after a write that may not.
 -- What frees memory in the end, as a batch that goes on does, begins with this; `push` does not.
 local function although_full() redis.call('DEL', key('nothing')) end

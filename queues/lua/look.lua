@@ -1,6 +1,6 @@
 -- What there is to do for the server of the stream. ARGV: epoch, time, how many submitted batches at most, and `each` where only the
 -- first of each queue is asked for, else `all`.
--- Returns {last step that was committed, batches that could be claimed now, then for each submitted batch, in the order in which the
+-- Returns {last step that was committed, or -1 where this server was started again since it was held with a step, batches that could be claimed now, then for each submitted batch, in the order in which the
 -- store got their gradients: {batch, queue, attempt, worker, milliseconds since then, samples as they lay in the queue...}};
 -- or {EPOCH}, {HELD}, {NO_STREAM}.
 local wrong = refused()
@@ -8,7 +8,7 @@ if wrong then return {wrong} end
 local at = now()
 local free = redis.call('ZCARD', key('ready')) + redis.call('ZCOUNT', key('due'), '-inf', whole(at))
 free = free + redis.call('ZCOUNT', key('lease'), '-inf', whole(at))
-local found = {redis.call('HGET', KEYS[1], 'step') or '0', whole(free)}
+local found = {restarted() and '-1' or redis.call('HGET', KEYS[1], 'step') or '0', whole(free)}
 local seen, bytes, told = {}, 0, 0
 for _, batch in ipairs(redis.call('ZRANGE', key('submitted'), 0, 9999)) do
   if told == tonumber(ARGV[3]) or bytes > 67108864 then break end  -- the others at the next look

@@ -1,6 +1,6 @@
 -- Samples of one queue, in their order. ARGV: epoch, time, queue, producer, number of the first sample, samples...
 -- A producer that says who it is and counts its samples from 1, without a gap, may send again what it does not know to have arrived.
--- Returns status and depth: OK, DUPLICATE (all of them were here before), BUSY, PAUSED, UNKNOWN, EPOCH, NO_STREAM;
+-- Returns status and depth: OK, DUPLICATE (all of them were here before), BUSY, PAUSED, RESTARTED, UNKNOWN, EPOCH, NO_STREAM;
 -- or GAP and the number of the producer's last sample here: those between are missing.
 
 -- Whether a sample changed the parameters before this server was set back to a copy that does not have it: see `adopt`.
@@ -20,6 +20,7 @@ if wrong then return {wrong, 0} end
 local waiting, more, known = redis.call('LLEN', key('q', queue)), #ARGV - 5, key('p', queue, producer)
 if more == 0 then return {'OK', waiting} end
 if producer ~= '' then
+  if restarted() then return {'RESTARTED', waiting} end
   local last = tonumber(redis.call('GET', known) or '0')
   if first > last + 1 then return {'GAP', last} end
   more = more - (last - first + 1)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from queues.queue import Outcome
 from queues.store.store import Sent, StoreWriter, Verdict
+from queues.stream.conflicts import Conflicts
 from queues.stream.record import Entry
 from queues.stream.recording import RecordWriter
 from queues.stream.rounds import Rounds
@@ -15,7 +16,7 @@ from queues.stream.tally import Tally
 from queues.stream.together import Joined
 from queues.writer import QueueWriter, Submitted
 from trunkline.clock import Clock
-from trunkline.errors import Conflict, RefusedValue
+from trunkline.errors import Conflict, RefusedValue, StorageFailed
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class Applier:
     """Makes steps. After each, `known` is the last step that the queues know of; None: they were set back, and are to be mended.
 
     :param rounds: they may take no batch now, and are told of each step.
+    :param conflicts: is shown the gradients of each step.
     :param wrong: why a gradient cannot be applied, beside what holds for all; None: it can.
     """
 
@@ -39,10 +41,11 @@ class Applier:
         tally: Tally,
         clock: Clock,
         rounds: Rounds,
+        conflicts: Conflicts,
         wrong: Callable[[Sent], str | None] = lambda _: None,
     ) -> None:
         self.spec, self.queues, self.store, self.record, self.tally, self.clock = spec, queues, store, record, tally, clock
-        self._rounds, self._also_wrong = rounds, wrong
+        self._rounds, self._conflicts, self._also_wrong = rounds, conflicts, wrong
         self.known: int | None = None
 
     def examined(self, one: Submitted) -> Ready | None:
@@ -92,6 +95,7 @@ class Applier:
 
     def apply(self, ready: tuple[Ready, ...], joined: Joined | None = None) -> bool:
         """One step of the store; false: it refused."""
+        self._rounds.ahead()
         entries = [self._entry(*of) for of in ready]
         if joined is not None:
             entries[-1] = joined.noted(entries[-1])
@@ -107,12 +111,20 @@ class Applier:
         except BaseException:
             self.record.undo()
             raise
+        self._look(ready, joined, step)
         for one, sent, staleness in ready:
             self.tally.applied(one.claim.task, sent.samples, sent.loss, staleness)
         for one, _, _ in ready:
             self._commit(one, step)
         self._rounds.look()
         return True
+
+    def _look(self, ready: tuple[Ready, ...], joined: Joined | None, step: int) -> None:
+        """While the gradients are there. The step was made, so a full disk does not stop it here."""
+        try:
+            self._conflicts.one(ready[0][1], step) if joined is None else self._conflicts.together(joined.cosines)
+        except StorageFailed as error:
+            log.warning("how the tasks' gradients go together is not kept: %s", error)
 
     def _entry(self, one: Submitted, sent: Sent, staleness: int) -> Entry:
         claim = one.claim

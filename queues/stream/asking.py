@@ -120,7 +120,18 @@ def status_lines(found: dict[str, Any]) -> list[str]:
     rows = [_row(one, found, {}) for one in found["queues"]]
     refused = [{**one, "at": moment(one["at"])} for one in store.get("refused", ())][-5:]
     columns = ("at", "task", "batch", "attempt", "worker", "reason")
-    return [*pairs(about), "", *table(rows, WATCHED), *(["", "refused:", *table(refused, columns)] if refused else [])]
+    lines = [*pairs(about), "", *table(rows, WATCHED), *conflict_lines(store.get("conflicts") or {})]
+    return [*lines, *(["", "refused:", *table(refused, columns)] if refused else [])]
+
+
+def conflict_lines(found: dict[str, Any]) -> list[str]:
+    """How the tasks' gradients go together, and what was alarming; nothing where nothing is known."""
+    rows = [
+        {"tasks": f"{one['one']}, {one['other']}", **one, "cosine": f"{one['cosine']:+.2f}"} for one in found.get("cosines", ())
+    ]
+    head = "gradients of the tasks:" if found.get("exact") else "gradients of the tasks (estimated):"
+    alarms = [f"alarm at step {one['step']}: {one['message']}" for one in found.get("alarms", ())][-5:]
+    return [*(["", head, *table(rows, ("tasks", "cosine", "step"))] if rows else []), *(["", *alarms] if alarms else [])]
 
 
 WATCHED = ("task", "state", "waiting", "oldest", "in/s", "updates", "stale", "loss", "score", "dead")

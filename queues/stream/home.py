@@ -9,6 +9,7 @@ redis/            the embedded server, unless a URL names another
 store/            parameters and optimiser state; see `queues.store`
 applied/          the record of what was applied, for `replay`
 rounds/           where rounds meet the stream; see `queues.stream.rounds`
+conflicts.jsonl   cosines of the tasks' gradients, over time
 scores.jsonl      of the held-out rows, a line a look
 cache/            the held-out rows as token ids, read once
 lock              held by the one server that uses the folder
@@ -46,6 +47,7 @@ class StreamHome:
         self.applied = self.folder / "applied"
         self.rounds = self.folder / "rounds"
         self.scores = self.folder / "scores.jsonl"
+        self.conflicts = self.folder / "conflicts.jsonl"
         self.cache = self.folder / "cache"
         self.logs = self.folder / "logs"
         self.socket = _socket_in(self.folder)

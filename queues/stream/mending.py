@@ -51,12 +51,11 @@ def _take_back(queues: QueueWriter, store: StoreWriter, marks: Marks, accept: bo
 def _bring_forward(
     queues: QueueWriter, store: StoreWriter, record: RecordWriter, marks: Marks, beat: Callable[[], None], accept: bool
 ) -> None:
-    known = {entry.step for entry in record.since(marks.step - 1)}
-    settled = _settle(queues, store)
-    missing = [step for step in range(settled + 1, store.step + 1) if step not in known]
+    known = {entry.step for entry in record.since(marks.step - 1)} | _settle(queues, store) | set(store.added().values())
+    missing = [step for step in range(marks.step + 1, store.step + 1) if step not in known]
     if missing and not accept:
         raise Conflict(
-            f"the queues should know of all {store.step} steps of the store, found that they know of {settled}, and the record "
+            f"the queues should know of all {store.step} steps of the store, found that they know of {marks.step}, and the record "
             f"does not tell what step {missing[0]} was: samples that wait may have been applied before.",
             hint="Bring the data of the queues' server back; or accept that samples may be applied twice.",
         )
@@ -70,11 +69,13 @@ def _bring_forward(
                 log.info("batch %s was applied at step %d, and the queues did not know", entry.batch, entry.step)
 
 
-def _settle(queues: QueueWriter, store: StoreWriter) -> int:
-    """Batches that a server applied and had no time to commit; return the last step that the queues know of."""
+def _settle(queues: QueueWriter, store: StoreWriter) -> set[int]:
+    """Batches that a server applied and had no time to commit; return their steps."""
+    found = set()
     for one in queues.out(MOST):
         step = store.applied(one.batch)
         if step is not None:
             queues.adopt(Claim(one.batch, one.attempt, one.queue, ()), step, b"")
             store.done(one.batch, one.attempt, Verdict.APPLIED)
-    return queues.work(1).step
+            found.add(step)
+    return found

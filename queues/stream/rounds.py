@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from queues.settings import State
-from queues.store.layout import SHARED
+from queues.store.layout import SHARED, Layout
 from queues.stream.home import StreamHome
 from queues.stream.record import Record
 from queues.stream.spec import StreamSpec
@@ -124,14 +124,26 @@ class Rounds:
             raise Conflict(f"`name` should be of the newest round that began here, found {name!r}, which is over.")
         return True
 
+    def ahead(self) -> None:
+        """A step is about to be made: before the last of a turn no further batch is given, for it would be computed in vain."""
+        if self._left_over() == 1:
+            self._gated = False  # where the step is refused, they are given again
+            for task in self.spec.tasks:
+                self._turn_to(task.name, "filling")
+
     def look(self) -> None:
         """End the turn if it has made its steps."""
+        left = self._left_over()
+        if left is not None and left <= 0:
+            self.end("steps")
+
+    def _left_over(self) -> int | None:
+        """Steps that the turn has not made; None: there is none under way."""
         turn = self.turn
         if turn is None or turn.done is not None:
-            return
+            return None
         begun = self.store.added().get(turn.name)
-        if begun is not None and self.store.step - begun >= turn.steps:
-            self.end("steps")
+        return None if begun is None else turn.steps - (self.store.step - begun)
 
     def end(self, why: str) -> None:
         """Take the snapshot, and give no further batch."""
@@ -173,11 +185,13 @@ class Rounds:
         """Have each queue give batches, or only take samples, as it should; what a person paused stays so."""
         self._gated = False
         for task in self.spec.tasks:
-            wanted: State = "open" if self.closed(task.name, self.floor) is None else "filling"
-            found = self.queues.stats(task.name).state
-            if found != wanted and found in ("open", "filling"):
-                self.queues.set_state(task.name, wanted)
+            self._turn_to(task.name, "open" if self.closed(task.name, self.floor) is None else "filling")
         self._gated = True
+
+    def _turn_to(self, task: str, wanted: State) -> None:
+        found = self.queues.stats(task).state
+        if found != wanted and found in ("open", "filling"):
+            self.queues.set_state(task, wanted)
 
     def table(self) -> dict[str, Any] | None:
         """The turn as JSON values; `left`: whether its queues can give a batch, or have one out. None: there was none."""
@@ -235,38 +249,48 @@ class Rounds:
         return replace(found, done=None) if gone else found
 
 
-def tensors(path: Path, store: Store) -> dict[str, Tensor]:
+def tensors(path: Path, layout: Layout) -> dict[str, Tensor]:
     """What a file has of the shared layers of a store, by their names there.
 
     :raises NotFound: there is no such file.
     :raises DamagedFile: it is no parameter set.
     :raises RefusedValue: `names`, `shape`, `dtype`: it has nothing of these layers, or of another kind.
     """
-    now = store.values()
     try:
         with SetFile(path) as file:
-            names = [name for name in store.layout.shared() if name.removeprefix(SHARED) in file.spec]
+            names = [name for name in layout.shared() if name.removeprefix(SHARED) in file.spec]
             found = {name: torch.from_numpy(file.read(name.removeprefix(SHARED))) for name in names}
     except FileNotFoundError:
         raise NotFound(f"`{path}` should be a parameter set, found no such file.") from None
     if not found:
         raise RefusedValue(Reason.NAMES, f"`{path.name}` should have the stream's shared layers, found none of them.")
     for name, tensor in found.items():
-        if tensor.shape != now[name].shape:
-            raise RefusedValue(Reason.SHAPE, f"{name!r} should be {tuple(now[name].shape)}, found {tuple(tensor.shape)}.")
-        if tensor.dtype != now[name].dtype:
-            raise RefusedValue(Reason.DTYPE, f"{name!r} should be {now[name].dtype}, found {tensor.dtype}.")
+        if tensor.shape != layout.shapes[name]:
+            raise RefusedValue(Reason.SHAPE, f"{name!r} should be {layout.shapes[name]}, found {tuple(tensor.shape)}.")
+        if tensor.dtype != torch.float32:
+            raise RefusedValue(Reason.DTYPE, f"{name!r} should be float32, found {tensor.dtype}.")
     return found
 
 
-def merged(target: Path, base: Path, store: Store) -> dict[str, Tensor]:
-    """The shared layers of a store with what a round came to: target less base is added.
+@dataclass(frozen=True, slots=True)
+class Came:
+    """What a round came to, read from its two files."""
 
-    A number that is as in the base becomes the target's own: a sum of differences is not, to the last bit.
+    base: Mapping[str, Tensor]
+    target: Mapping[str, Tensor]
 
-    :raises NotFound, DamagedFile, RefusedValue: see `tensors`.
-    """
-    now, before, after = store.values(), tensors(base, store), tensors(target, store)
-    if set(before) != set(after):
-        raise RefusedValue(Reason.NAMES, "the base and the target of a round should have the same names, found others.")
-    return {name: torch.where(now[name] == before[name], new, now[name] + (new - before[name])) for name, new in after.items()}
+    @staticmethod
+    def read(base: Path, target: Path, layout: Layout) -> "Came":
+        """:raises NotFound, DamagedFile, RefusedValue: see `tensors`."""
+        found = Came(tensors(base, layout), tensors(target, layout))
+        if found.base.keys() != found.target.keys():
+            raise RefusedValue(Reason.NAMES, "the base and the target of a round should have the same names, found others.")
+        return found
+
+    def onto(self, now: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Parameters with target less base added.
+
+        A number that is as in the base becomes the target's own: a sum of differences is not, to the last bit.
+        """
+        pairs = {name: (now[name], self.base[name], new) for name, new in self.target.items()}
+        return {name: torch.where(old == base, new, old + (new - base)) for name, (old, base, new) in pairs.items()}

@@ -22,11 +22,12 @@ from typing import Any
 from torch import Tensor
 
 from queues.stream.applying import Applier, Ready
+from queues.stream.conflicts import Conflicts
 from queues.stream.home import StreamHome
 from queues.stream.mending import mend
 from queues.stream.record import Entry
 from queues.stream.recording import RecordWriter
-from queues.stream.rounds import Rounds, merged, tensors
+from queues.stream.rounds import Came, Rounds, tensors
 from queues.stream.spec import StreamSpec
 from queues.stream.tally import Tally
 from queues.stream.together import Joiner, Store
@@ -76,11 +77,13 @@ class ParameterServer:
         self._ring, self._accept = ring, accept or spec.store.kind == "memory"  # which forgets all at its end
         self._joiner = Joiner(spec, queues, store, clock) if spec.together.mode == "together" else None
         self._rounds = Rounds(home, spec, queues, store)
-        parts = (spec, queues, store, self.record, self.tally, clock, self._rounds)
+        self.conflicts = Conflicts(home, spec)
+        parts = (spec, queues, store, self.record, self.tally, clock, self._rounds, self.conflicts)
         self.applier = Applier(*parts) if self._joiner is None else Applier(*parts, self._joiner.wrong)
         self._mutex = threading.RLock()
         self._held = self._covered = self._told = clock.monotonic()
         self._rung = 0
+        self._run = ""  # of the server of the queues, when they were brought to the store's step
         self._trouble: str | None = None
 
     # -- the loop ------------------------------------------------------------------------------------------------------
@@ -161,7 +164,9 @@ class ParameterServer:
             self._rounds.tend()
             work = self._look()
             if self.applier.known is None or work.step < self.applier.known:
-                log.warning("the queues were set back: they know of step %d, and knew of %s", work.step, self.applier.known)
+                log.warning(
+                    "the queues may have been set back: they know of step %d, and knew of %s", work.step, self.applier.known
+                )
                 self._mend()
                 self._rounds.tend(anew=True)
                 work = self._look()
@@ -176,6 +181,8 @@ class ParameterServer:
             else:
                 done = self._join(self._joiner, work.submitted)
             self._checkpoint_if_due()
+            if not done:
+                self.conflicts.look_at_scores()
             return done
 
     def _look(self) -> Work:
@@ -192,7 +199,7 @@ class ParameterServer:
     # -- who serves ----------------------------------------------------------------------------------------------------
 
     def _hold(self, step: int | None = None) -> Marks:
-        marks = self.queues.hold(self.incarnation, _holder(self.home.folder), HOLD, step, anyway=self._accept)
+        marks = self.queues.hold(self.incarnation, _holder(self.home.folder), HOLD, step, anyway=self._accept, run=self._run)
         self._held = self.clock.monotonic()
         return marks
 
@@ -202,7 +209,9 @@ class ParameterServer:
 
     def _mend(self) -> None:
         self.applier.known = None
-        mend(self.queues, self.store, self.record, self._hold(), self._keep_holding, accept=self._accept)
+        marks = self._hold()
+        mend(self.queues, self.store, self.record, marks, self._keep_holding, accept=self._accept)
+        self._run = marks.run
         self.applier.known = self._hold(self.store.step).step
         self.queues.release(self.store.checkpointed())
 
@@ -259,11 +268,12 @@ class ParameterServer:
 
     def merge(self, name: str, target: Path, base: Path) -> dict[str, Any]:
         """Add what a round came to, from two files; done once a name; tell `step`, and whether it was `new`."""
+        came = None if name in self.store.added() else Came.read(base, target, self.store.layout)  # batches go on meanwhile
         with self._mutex:
             known = self.store.added().get(name)
-            if known is not None:
+            if known is not None or came is None:
                 return {"name": name, "step": known, "new": False}
-            values = merged(target, base, self.store)
+            values = came.onto(self.store.values())
             return {"name": name, "step": self._come_in(name, lambda: self.store.put(values, name)), "new": True}
 
     def added(self) -> dict[str, int]:
@@ -283,7 +293,7 @@ class ParameterServer:
         """
         with self._mutex:
             if not self._rounds.known(name):
-                values = tensors(initial, self.store)
+                values = tensors(initial, self.store.layout)
                 self._rounds.opening(name, steps, tasks)
                 self._come_in(name, lambda: self.store.put(values, name, fresh=fresh))
             self._rounds.opened()
@@ -332,6 +342,7 @@ class ParameterServer:
             "mode": self.spec.together.mode,
             "trouble": self._trouble,
             **({} if self._joiner is None else {"together": self._joiner.table()}),
+            "conflicts": self.conflicts.table(),
             **self.tally.table(),
         }
 

@@ -106,6 +106,7 @@ class StreamSpec(Section):
     learning: Learning = Learning()
     store: Keeping = Keeping()
     together: Together = Together()
+    conflict_steps: Annotated[int, Field(ge=0)] = 10  # batches of a task from one look at its gradient to the next; 0: none
     evaluate_steps: Annotated[int, Field(ge=0)] = 200  # between two looks at the held-out rows; 0: none
 
     def task(self, name: str) -> StreamTask | None:

@@ -15,6 +15,7 @@ from queues.stream.record import Entry, Record
 from queues.stream.seeds import dropout_seed
 from queues.stream.spec import StreamSpec
 from tasks.balance import Rule, find
+from tasks.balance.matrix import Row, told
 from trunkline.clock import Clock
 
 
@@ -40,6 +41,7 @@ class Joined:
     combined: Mapping[str, Tensor] = field(repr=False)  # the shared part
     weights: Mapping[str, float]
     state: Mapping[str, float]  # of the rule, after this step
+    cosines: tuple[Row, ...] = ()  # of the tasks' gradients
 
     def noted(self, entry: Entry) -> Entry:
         """The step's last entry of the record: with what the rule did, and remembers."""
@@ -128,7 +130,7 @@ def join(rule: Rule, layout: Layout, gradients: tuple[Sent, ...], state: Mapping
         dropout_seed(seed, "rule", str(step)),
     )
     scaled = tuple(_with_head(sent, found.heads[sent.task]) for sent in gradients)
-    return Joined(scaled, found.gradient, found.weights, found.state)
+    return Joined(scaled, found.gradient, found.weights, found.state, tuple(told(found, step)))
 
 
 def _shared(sent: Sent, layout: Layout) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from queues.embedded import EmbeddedServer
-from queues.queue import Claim, Outcome
+from queues.queue import Claim, Counts, Outcome
 from queues.store.memory import MemoryStore
 from queues.store.store import Sent, Verdict
 from queues.stream.server import HOLD, ParameterServer
@@ -23,7 +23,7 @@ from tests.support.few_numbers import computed, loop, numbered, same, values
 from tests.support.streams import KINDS, client
 from tests.support.streams import server as running
 from trunkline.clock import ManualClock
-from trunkline.errors import AlreadyRunning, Conflict, Fenced, StorageFailed
+from trunkline.errors import AlreadyRunning, Conflict, Fenced, StorageFailed, Unreachable
 
 pytestmark = pytest.mark.contract
 
@@ -469,6 +469,101 @@ def push_on(rig: Rig, task: str, first: int, last: int) -> None:
     except Conflict as error:
         known = int(error.message.split("go on with sample ")[1].split(",")[0])
         rig.queues.push(task, numbered(known, last), producer="p", first=known)
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["the server lives on", "the server starts anew"])
+def test_who_is_quicker_than_the_server_after_queues_were_set_back_has_to_wait(make: Make, tmp_path: Path, alive: bool) -> None:
+    """Given samples that the copy has, and samples that it has not, all applied, When a worker claims and a producer pushes them
+    again before the server looks, Then they are not applied twice.
+    """
+    rig = make({"a": 2}, store={"checkpoint_steps": 100})
+    rig.push("a", 1, 4)
+    copy = copied(rig, tmp_path / "copy")
+    rig.push("a", 5, 8)
+    rig.work()
+    set_back(rig, copy)
+    assert rig.queues.claim() is None
+    with pytest.raises(Unreachable, match="started again"):
+        push_on(rig, "a", 9, 10)
+    if not alive:
+        rig.server = rig.started(incarnation=2)
+    rig.server.turn()
+    push_on(rig, "a", 9, 10)
+    rig.work()
+    entries = list(rig.server.record.since(0))
+    assert [sample for entry in entries for sample in entry.samples] == numbered(1, 10), "each once"
+    assert rig.queues.counts("a") == Counts(pushed=10, applied=10)
+
+
+def test_after_a_restart_of_the_queues_who_waited_goes_on_at_the_next_turn(make: Make) -> None:
+    """Also without the server having heard of it: nothing of it was asked meanwhile."""
+    rig = make({"a": 2})
+    rig.push("a", 1, 4)
+    rig.work(1)
+    rig.redis.stop()
+    rig.redis.start()
+    assert rig.queues.claim() is None
+    rig.server.turn()
+    rig.work()
+    assert rig.queues.counts("a") == Counts(pushed=4, applied=4)
+
+
+def test_a_stream_that_no_server_held_yet_has_nothing_to_wait_for(redis: EmbeddedServer) -> None:
+    queues = QueueWriter(client(redis), "unheld", worker="tester")
+    queues.begin("epoch")
+    queues.open("a", 2)
+    queues.push("a", numbered(1, 2), producer="p", first=1)
+    redis.stop()
+    redis.start()
+    queues.push("a", numbered(3, 4), producer="p", first=3)
+    assert queues.claim() is not None
+
+
+def test_set_back_to_when_a_batch_was_out_that_was_applied_after_later_ones(make: Make, tmp_path: Path) -> None:
+    """Given a batch that was claimed before the copy and applied last, Then those that were applied before it are adopted, too."""
+    rig = make({"a": 2}, store={"checkpoint_steps": 100, "staleness": 5})
+    rig.push("a", 1, 8)
+    slow = rig.claim()
+    copy = copied(rig, tmp_path / "copy")
+    rig.work(2)
+    rig.hand_in(slow)
+    rig.server.turn()
+    set_back(rig, copy)
+    rig.server.turn()
+    rig.work()
+    entries = list(rig.server.record.since(0))
+    assert sorted(int(sample) for entry in entries for sample in entry.samples) == list(range(1, 9)), "each once"
+    assert rig.queues.counts("a") == Counts(pushed=8, applied=8)
+
+
+def test_without_a_record_a_gap_below_a_batch_that_is_out_is_told(make: Make, tmp_path: Path) -> None:
+    rig = make({"a": 2}, store={"record_bytes": 0, "checkpoint_steps": 100, "staleness": 5})
+    rig.push("a", 1, 8)
+    slow = rig.claim()
+    copy = copied(rig, tmp_path / "copy")
+    rig.work(2)
+    rig.hand_in(slow)
+    rig.server.turn()
+    set_back(rig, copy)
+    with pytest.raises(Conflict, match="step 1"):
+        rig.server.turn()
+
+
+def test_tasks_that_go_together_are_adopted_together(make: Make, tmp_path: Path) -> None:
+    rig = make({"a": 2, "b": 2}, store={"checkpoint_steps": 100}, together={"mode": "together", "wait_seconds": 1000.0})
+    for task in ("a", "b"):
+        rig.push(task, 1, 4)
+    copy = copied(rig, tmp_path / "copy")
+    for _ in range(2):
+        for claim in [rig.claim(), rig.claim()]:
+            rig.hand_in(claim)
+        rig.server.turn()
+    assert rig.store.step == 2
+    set_back(rig, copy)
+    rig.server.turn()
+    assert rig.queues.claim() is None
+    for task in ("a", "b"):
+        assert rig.queues.counts(task) == Counts(pushed=4, applied=4)
 
 
 @pytest.mark.slow

@@ -42,11 +42,13 @@ def worker(stream: Served) -> Iterator[Worker]:
 
 
 @pytest.fixture(autouse=True)
-def _as_before(stream: Served) -> Iterator[None]:
+def _as_before(stream: Served, worker: Worker) -> Iterator[None]:
+    """What a test leaves is given up, or applied where it is in a worker's hands."""
     yield
     stream.call("POST", "rounds/attach", json.dumps({"attached": False}))
     for task in ("mood", "price"):
         stream.call("DELETE", f"queues/{task}/samples")
+    stream.wait("what is out", lambda: worker.drain() >= 0 and kept(stream) == 0)
 
 
 def push(stream: Served, task: str, count: int) -> None:
@@ -114,7 +116,7 @@ def test_a_round_is_added_once_to_whatever_was_applied_meanwhile(stream: Served,
     base = now(stream, tmp_path / "base")
     target = moved(base, 0.25, tmp_path / "target")
     push(stream, "mood", BATCH)
-    stream.wait("the batch", lambda: worker.drain() >= 0 and stream.counts("mood")["waiting"] == 0)
+    stream.wait("the batch", lambda: worker.drain() >= 0 and kept(stream) == 0)
     learned = now(stream, tmp_path / "learned")
     first, again = (merge(stream, "job-1/1", tmp_path / "base", tmp_path / "target") for _ in range(2))
     assert (first["new"], again["new"], again["step"]) == (True, False, first["step"])
@@ -134,7 +136,7 @@ def test_a_gradient_from_before_a_round_goes_by_the_staleness_bound(stream: Serv
         for number in range(merges):
             merge(stream, f"bound-{merges}/{number}", tmp_path / "base", tmp_path / "target")
         assert hand_in(worker, claim, sent) is verdict
-    stream.wait("the batch to be computed again", lambda: worker.drain() >= 0 and stream.counts("mood")["waiting"] == 0)
+    stream.wait("the batch to be computed again", lambda: worker.drain() >= 0 and kept(stream) == 0)
     assert stream.call("GET", "lineage", most=1)[0]["staleness"] == 0
 
 
@@ -196,6 +198,7 @@ def test_a_batch_of_the_round_before_comes_back_and_is_the_first_of_the_next(
     second = begin(stream, "late-2", tmp_path / "initial")
     assert second["left"] is True, "a batch is out"
     assert hand_in(worker, claim, sent) is Verdict.STALE
+    stream.wait("the batch to come back", lambda: worker.queues.out()[0].where == "back")  # a word after its verdict
     again = worker.queues.claim()
     assert again is not None
     assert (again.id, again.samples) == (claim.id, claim.samples)
@@ -233,7 +236,7 @@ def test_a_queue_that_a_person_paused_stays_so_and_a_stream_that_feeds_no_rounds
     push(stream, "mood", BATCH)
     assert stream.call("POST", "rounds/attach", json.dumps({"attached": False})) == {"attached": False}
     assert (state(stream, "mood"), state(stream, "price")) == ("open", "open")
-    stream.wait("all batches", lambda: worker.drain() >= 0 and stream.counts("mood")["waiting"] == 0)
+    stream.wait("all batches", lambda: worker.drain() >= 0 and kept(stream) == 0)
 
 
 def test_a_task_that_the_stream_has_not_is_named(stream: Served, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def met(world: World, stream: Served) -> Meeting:
     return two_loops.meeting(world, stream.home)
 
 
-def play(world: World, met: Meeting, **spec: object) -> None:
+def play(world: World, met: Meeting, **spec: Any) -> None:
     """A job with `--stream`, to its end."""
     job = two_loops.with_stream(world.play(stream="reviews", training=ONE_STEP, **spec), met)
     job.pen.finish("finished", run(job))
