@@ -83,6 +83,13 @@ class Rig:
                 time.sleep(0.05)
         raise AssertionError("nothing became of a batch")
 
+    def looked_at(self) -> None:
+        """Wait until the server has looked at queues that were started again."""
+        end = time.monotonic() + 30
+        while self.queues.work(1).step < 0:
+            assert time.monotonic() < end, "nobody looks"
+            time.sleep(0.01)
+
     def settle_all(self) -> None:
         """Wait until nothing is submitted."""
         end = time.monotonic() + 30
@@ -279,6 +286,7 @@ def test_the_server_of_the_queues_is_killed_and_comes_back(rig: Rig) -> None:
         os.kill(pid, signal.SIGKILL)
         rig.redis._wait_for_end(pid, 10.0)
         rig.redis.start()
+        rig.looked_at()
         rig.work()
     rig.check()
     assert rig.nursery.stop() == 0

@@ -84,7 +84,7 @@ def test_redis_killed_while_idle_and_the_next_doorbell_is_heard(stream: LiveStre
     stream.settled(queues)
     stream.kill_redis()
     assert eventually(lambda: alive(stream), what="a new server of the queues")
-    stream.push(queues, "mood", 4)
+    persistent(lambda: stream.push(queues, "mood", 4))
     stream.settled(queues)
 
 
