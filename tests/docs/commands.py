@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import click
 
+from trunkline.console import Running
+
 PROGRAMS = {"trunkline": "master.cli", "trunkline-child": "child.cli"}
 
 
@@ -19,6 +21,8 @@ def check(words: list[str]) -> str | None:
     program, *rest = words
     context = click.Context(tree(program), info_name=program)
     while isinstance(context.command, click.Group):
+        if isinstance(context.command, Running):
+            rest = context.command.meant(rest)
         rest, wrong = _own_options(context, rest)
         if wrong or not rest:
             return wrong

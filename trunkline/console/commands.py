@@ -79,5 +79,9 @@ class Running(Group):
     """A noun that does something by itself: without one of its verbs, the verb `run` is meant."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self.meant(args))
+
+    def meant(self, args: list[str]) -> list[str]:
+        """What was typed, with the verb that is meant."""
         named = any(arg in self.commands for arg in args)
-        return super().parse_args(ctx, args if named or args[:1] == ["--help"] else ["run", *args])
+        return args if named or args[:1] == ["--help"] else ["run", *args]
