@@ -15,6 +15,7 @@ from queues.store.reader import FileReader
 from queues.store.rows import thinned
 from queues.store.store import Sent, StoreReader
 from queues.store.writer import CHECKPOINTS, FileWriter
+from queues.stream.came import Files
 from queues.stream.home import StreamHome
 from queues.stream.model import Learner
 from queues.stream.record import Entry, Record
@@ -61,7 +62,7 @@ def replay(
     :param room: an empty folder for the store of the replay: as large as the stream's own, twice.
     :param start: step of a kept checkpoint, or 0; None: the oldest.
     :param until: step that it ends at; None: where the store is now.
-    :param deltas: gives what rounds added; without, a record that has rounds in it cannot be replayed.
+    :param deltas: gives what rounds added; None: the files that the stream noted.
     :raises NotFound: the record does not hold all steps between the two; no such checkpoint.
     :raises Conflict: a batch was computed on parameters from before `start`.
     """
@@ -100,6 +101,7 @@ class _Run:
     """
 
     def __init__(self, home: StreamHome, learner: Learner, writer: FileWriter, reader: StoreReader, deltas: Deltas | None) -> None:
+        self._home = home
         self.spec, self._learner, self._writer, self._reader, self._deltas = home.spec, learner, writer, reader, deltas
         self._record = Record(home.applied)
         self._live = {name: p.detach() for name, p in learner.parameters().items()}
@@ -135,11 +137,7 @@ class _Run:
 
     def _make(self, entries: Sequence[Entry]) -> int:
         if not entries[0].task:
-            if self._deltas is None:
-                raise NotFound(f"what round {entries[0].batch} added at step {entries[0].step} should be given, found nothing.")
-            name = entries[0].batch
-            come_in = self._writer.put if name.endswith(BEGINS) else self._writer.add
-            come_in(self._deltas(name), name)
+            self._come_in(entries[0].batch, entries[0].step)
             return 0
         gradients = tuple(self._computed(entry) for entry in entries)
         if self._together:
@@ -149,6 +147,16 @@ class _Run:
         else:
             self._writer.apply(gradients)
         return len(entries)
+
+    def _come_in(self, name: str, step: int) -> None:
+        """:raises NotFound: what the round brought is not told, or its files are gone."""
+        if self._deltas is not None:
+            (self._writer.put if name.endswith(BEGINS) else self._writer.add)(self._deltas(name), name)
+            return
+        files = Files.of(self._home, name)
+        if files is None:
+            raise NotFound(f"what round {name} added at step {step} should be given, found nothing.")
+        self._writer.put(files.read(self._writer.layout).onto(self._writer.values()), name, fresh=files.fresh)
 
     def _load(self, entry: Entry) -> None:
         if entry.base not in self._versions:

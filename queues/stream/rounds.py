@@ -16,22 +16,17 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from queues.settings import State
-from queues.store.layout import SHARED, Layout
 from queues.stream.home import StreamHome
 from queues.stream.record import Record
 from queues.stream.spec import StreamSpec
 from queues.stream.together import Store
 from queues.writer import QueueWriter
-from trunkline.errors import Conflict, DamagedFile, NotFound, Reason, RefusedValue
+from trunkline.errors import Conflict, DamagedFile, NotFound
 from trunkline.files import storage, write_atomically
-from trunkline.sets import SetFile, write_set
+from trunkline.sets import write_set
 
 log = logging.getLogger(__name__)
 
@@ -247,50 +242,3 @@ class Rounds:
             return None
         gone = found.done is not None and found.done.step > self.store.step  # its batches came back, and are its again
         return replace(found, done=None) if gone else found
-
-
-def tensors(path: Path, layout: Layout) -> dict[str, Tensor]:
-    """What a file has of the shared layers of a store, by their names there.
-
-    :raises NotFound: there is no such file.
-    :raises DamagedFile: it is no parameter set.
-    :raises RefusedValue: `names`, `shape`, `dtype`: it has nothing of these layers, or of another kind.
-    """
-    try:
-        with SetFile(path) as file:
-            names = [name for name in layout.shared() if name.removeprefix(SHARED) in file.spec]
-            found = {name: torch.from_numpy(file.read(name.removeprefix(SHARED))) for name in names}
-    except FileNotFoundError:
-        raise NotFound(f"`{path}` should be a parameter set, found no such file.") from None
-    if not found:
-        raise RefusedValue(Reason.NAMES, f"`{path.name}` should have the stream's shared layers, found none of them.")
-    for name, tensor in found.items():
-        if tensor.shape != layout.shapes[name]:
-            raise RefusedValue(Reason.SHAPE, f"{name!r} should be {layout.shapes[name]}, found {tuple(tensor.shape)}.")
-        if tensor.dtype != torch.float32:
-            raise RefusedValue(Reason.DTYPE, f"{name!r} should be float32, found {tensor.dtype}.")
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Came:
-    """What a round came to, read from its two files."""
-
-    base: Mapping[str, Tensor]
-    target: Mapping[str, Tensor]
-
-    @staticmethod
-    def read(base: Path, target: Path, layout: Layout) -> "Came":
-        """:raises NotFound, DamagedFile, RefusedValue: see `tensors`."""
-        found = Came(tensors(base, layout), tensors(target, layout))
-        if found.base.keys() != found.target.keys():
-            raise RefusedValue(Reason.NAMES, "the base and the target of a round should have the same names, found others.")
-        return found
-
-    def onto(self, now: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Parameters with target less base added.
-
-        A number that is as in the base becomes the target's own: a sum of differences is not, to the last bit.
-        """
-        pairs = {name: (now[name], self.base[name], new) for name, new in self.target.items()}
-        return {name: torch.where(old == base, new, old + (new - base)) for name, (old, base, new) in pairs.items()}

@@ -22,12 +22,13 @@ from typing import Any
 from torch import Tensor
 
 from queues.stream.applying import Applier, Ready
+from queues.stream.came import Files
 from queues.stream.conflicts import Conflicts
 from queues.stream.home import StreamHome
 from queues.stream.mending import mend
 from queues.stream.record import Entry
 from queues.stream.recording import RecordWriter
-from queues.stream.rounds import Came, Rounds, tensors
+from queues.stream.rounds import Rounds
 from queues.stream.spec import StreamSpec
 from queues.stream.tally import Tally
 from queues.stream.together import Joiner, Store
@@ -268,11 +269,13 @@ class ParameterServer:
 
     def merge(self, name: str, target: Path, base: Path) -> dict[str, Any]:
         """Add what a round came to, from two files; done once a name; tell `step`, and whether it was `new`."""
-        came = None if name in self.store.added() else Came.read(base, target, self.store.layout)  # batches go on meanwhile
+        files = Files(name, str(target), str(base))
+        came = None if name in self.store.added() else files.read(self.store.layout)  # batches go on meanwhile
         with self._mutex:
             known = self.store.added().get(name)
             if known is not None or came is None:
                 return {"name": name, "step": known, "new": False}
+            files.note(self.home)
             values = came.onto(self.store.values())
             return {"name": name, "step": self._come_in(name, lambda: self.store.put(values, name)), "new": True}
 
@@ -293,8 +296,10 @@ class ParameterServer:
         """
         with self._mutex:
             if not self._rounds.known(name):
-                values = tensors(initial, self.store.layout)
+                files = Files(name, str(initial), fresh=fresh)
+                values = files.read(self.store.layout).onto({})
                 self._rounds.opening(name, steps, tasks)
+                files.note(self.home)
                 self._come_in(name, lambda: self.store.put(values, name, fresh=fresh))
             self._rounds.opened()
             return self._rounds.table() or {}

@@ -132,9 +132,9 @@ def test_a_gradient_from_before_a_round_goes_by_the_staleness_bound(stream: Serv
     for merges, verdict in ((1, Verdict.APPLIED), (bound + 1, Verdict.STALE)):
         push(stream, "mood", BATCH)
         _, claim, sent = out(worker)
-        moved(now(stream, tmp_path / "base"), 0.01, tmp_path / "target")
+        moved(now(stream, tmp_path / f"base-{merges}"), 0.01, tmp_path / f"target-{merges}")
         for number in range(merges):
-            merge(stream, f"bound-{merges}/{number}", tmp_path / "base", tmp_path / "target")
+            merge(stream, f"bound-{merges}/{number}", tmp_path / f"base-{merges}", tmp_path / f"target-{merges}")
         assert hand_in(worker, claim, sent) is verdict
     stream.wait("the batch to be computed again", lambda: worker.drain() >= 0 and kept(stream) == 0)
     assert stream.call("GET", "lineage", most=1)[0]["staleness"] == 0
@@ -266,3 +266,15 @@ def test_a_server_that_was_killed_goes_on_with_its_turn(stream: Served, worker: 
     assert begin(stream, "killed", tmp_path / "initial", steps=2) == done
     assert state(stream, "mood") == "filling"
     assert kept(stream) == BATCH, "it waits, or came back from a worker that was quick to claim it"
+
+
+def test_a_replay_makes_the_same_of_batches_and_rounds(stream: Served, worker: Worker, tmp_path: Path) -> None:
+    """From the very beginning, whatever the tests before did: rounds that were added, and turns with fresh moments or kept ones."""
+    moved(now(stream, tmp_path / "base"), 0.01, tmp_path / "target")
+    push(stream, "mood", 2 * BATCH)
+    merge(stream, "replay/1", tmp_path / "base", tmp_path / "target")
+    body = {"name": "replay/2/in", "initial": str(tmp_path / "base"), "steps": 1, "tasks": ["mood"], "fresh": True}
+    stream.call("POST", "rounds/begin", json.dumps(body))
+    stream.wait("the step", lambda: worker.drain() >= 0 and stream.call("GET", "rounds/turn")["done"] is not None)
+    found = stream.call("POST", "replay", json.dumps({"start": 0, "threads": 1}))
+    assert (found["start"], found["same"], found["differs"]) == (0, True, None)
