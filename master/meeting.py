@@ -21,7 +21,16 @@ from master.records import Encoder, Version
 from queues.stream.client import StreamClient
 from queues.stream.home import StreamHome
 from trunkline.clock import Clock, Deadline
-from trunkline.errors import Conflict, DeadlineExceeded, Reason, RefusedValue, SpecError, TrunklineError
+from trunkline.errors import (
+    Conflict,
+    DamagedFile,
+    DeadlineExceeded,
+    NotFound,
+    Reason,
+    RefusedValue,
+    SpecError,
+    TrunklineError,
+)
 from trunkline.retry import persist
 from trunkline.sets import SetFile, write_rows
 from trunkline.tensors import Array, TensorSpec
@@ -142,11 +151,14 @@ class Meeting:
         return [one for one in versions if one.kind == "round" and one.number > since and round_name(one) not in taken]
 
     def catch_up(self) -> int:
-        """Have the stream take all rounds that it lacks; tell how many."""
-        lacking = self.missing()
-        for version in lacking:
-            self.merge(version)
-        return len(lacking)
+        """Have the stream take all rounds that it lacks; tell how many. One that it refuses does not stop the others."""
+        taken = 0
+        for version in self.missing():
+            try:
+                taken += self.merge(version)["new"]
+            except (RefusedValue, NotFound, DamagedFile) as error:
+                logger.warning("stream %s refuses round %s: %s", self.name, round_name(version), error)
+        return taken
 
     # -- a job that trains it too ----------------------------------------------------------------------------------------
 

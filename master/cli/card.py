@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from master.cli.lineage import maker
 from master.cli.progress import weighted_scores
 from trunkline.terminal import moment
 
@@ -134,7 +135,7 @@ def _scores(rounds: Sequence[Table]) -> str:
 def _lineage(line: Sequence[Table]) -> str:
     lines = ["## Lineage", "", "| version | sha256 | from | job | round | made |", "|---|---|---|---|---|---|"]
     for one in line:
-        cells = (one["number"], f"`{one['digest'][:16]}`", one["parent_number"], one["job"], one["round"], moment(one["created"]))
+        cells = (one["number"], f"`{one['digest'][:16]}`", one["parent_number"], maker(one), one["round"], moment(one["created"]))
         lines.append(f"| {' | '.join('-' if cell is None else str(cell) for cell in cells)} |")
     return "\n".join(lines)
 

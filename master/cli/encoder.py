@@ -135,10 +135,13 @@ def versions(name: Name) -> Result:
     """All versions of an encoder, and where each came from."""
     with open_master() as https:
         found: list[dict[str, Any]] = https.call("GET", where("encoders", name, "versions"))
+    from master.cli.lineage import maker
+
     rows = [
         {
             **one,
             "version": one["number"],
+            "made_by": maker(one),
             "parent": one["parent_number"],
             "digest": one["digest"][:12],
             "children": len(one["weights"]) or None,
@@ -146,7 +149,7 @@ def versions(name: Name) -> Result:
         }
         for one in found
     ]
-    return Result(found, table(rows, ("version", "kind", "parent", "job", "round", "children", "digest", "created")))
+    return Result(found, table(rows, ("version", "kind", "parent", "made_by", "round", "children", "digest", "created")))
 
 
 @verb(app)

@@ -17,10 +17,15 @@ def merged(versions: Sequence[Mapping[str, Any]], streams: Mapping[str, Sequence
     return [row | {"at": moment(row["at"])} for row in sorted(rows, key=lambda row: row["at"], reverse=True)]
 
 
+def maker(one: Mapping[str, Any]) -> str | None:
+    """What made a version, for people: a job, or a stream whose snapshot it is."""
+    return f"stream {one['data']['stream']}" if one.get("kind") == "snapshot" else one["job"]
+
+
 def _version(one: Mapping[str, Any]) -> dict[str, Any]:
     of = None if one["job"] is None else f"job {one['job']}, round {one['round']}"
     if one["kind"] == "snapshot":
-        of = f"stream {one['data']['stream']}, step {one['data']['step']}"
+        of = f"{maker(one)}, step {one['data']['step']}"
     base = None if one["parent_number"] is None else f"version {one['parent_number']}"
     by = ", ".join(sorted(one["weights"])) or one["kind"]
     return {"at": one["created"], "what": f"version {one['number']}", "of": of, "by": by, "samples": None, "base": base}

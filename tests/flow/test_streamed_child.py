@@ -91,6 +91,37 @@ def test_a_round_takes_the_steps_of_its_plan_and_the_rest_waits_for_the_next(
     ]
 
 
+class Pushing:
+    """A child into whose queue more is pushed after it has confirmed."""
+
+    def __init__(self, child: Child, stream: Served, lines: bytes) -> None:
+        self.child, self.stream, self.lines = child, stream, lines
+
+    def answer(self, message: Message, attachment: bytes | None = None) -> tuple[Message, bytes | None]:
+        if isinstance(message, InitialSet):
+            two_loops.push(self.stream, self.lines)
+        return self.child.answer(message, attachment)
+
+
+def test_the_weight_is_never_more_than_was_confirmed_and_two_kinds_of_children_make_one_round(
+    world: World, stream: Served, amy: Child, tmp_path: Path
+) -> None:
+    """One is fed by a queue, one by a file; what comes into the queue meanwhile is learned from, and not counted."""
+    lines = two_loops.rows(write_reviews(tmp_path / "all.csv", 10))
+    two_loops.push(stream, lines + lines[: lines.index(b"\n") + 1])  # a batch, and one more
+    world.add_child("ben", sentiment(write_reviews(tmp_path / "ben.csv", 20, 3), labels=("negative", "positive"), batch_size=14))
+    link = LocalLink({"amy": Pushing(amy, stream, lines), "ben": world.children["ben"]}, debug=True)
+    with two_loops.working(stream.home):
+        job = world.run(link, rounds=1, training={**two_loops.SGD, "steps": 2, "warmup": 0.0})
+    confirmed = {member.child: member.confirmation["tasks"][0]["samples"] for member in job.pen.members(1)}
+    assert confirmed == {"amy": BATCH, "ben": 14}, "whole batches"
+    fed, filed = updates(world, 1)
+    assert (fed.samples, fed.applied) == ({"sentiment": BATCH}, {"sentiment": 2 * BATCH})
+    assert (filed.samples, filed.applied) == ({"sentiment": 14}, {"sentiment": 28})
+    assert job.ledger.version("tiny").weights == {"amy": pytest.approx(1 / 3), "ben": pytest.approx(2 / 3)}
+    assert stream.counts("sentiment")["waiting"] == 1
+
+
 class Crashing:
     """A child whose process is killed in a round: at first its turn was played and nothing of it written down; then it is back."""
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from master.api.answers import table
+from master.cli.lineage import merged
 from master.meeting import Meeting, round_name
 from master.rounds import run
 from queues.store.reader import FileReader
@@ -87,6 +89,8 @@ def test_rounds_and_batches_add_up_and_the_lineage_tells_both(world: World, stre
     rounds = [one for one in versions if one.kind == "round"]
     assert rounds[0].parent_number == 2
     assert two_loops.furthest(two_loops.shared_now(stream, tmp_path / "after"), world.current()) == 0
+    shown = [(row["what"], row["of"], row["base"]) for row in merged([table(one) for one in versions], {})]
+    assert sorted(shown)[:2] == [("version 1", None, None), ("version 2", "stream reviews, step 1", "version 1")]
     lineage = stream.call("GET", "lineage")
     assert [(one["step"], one["batch"] if not one["task"] else one["task"]) for one in lineage] == [
         (3, round_name(rounds[1])),
