@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 WAIT_SECONDS = 300.0
 """That a job waits for the server of its stream before a round; it may be starting, or covering its steps."""
 
+LOOK_SECONDS = 60.0
+"""That it may take to tell which rounds it has; one that hangs takes no longer of a job's time."""
+
 ANSWER_SECONDS = 600.0
 """That one answer may take: an encoder of some gigabytes is read, and written to the disk."""
 
@@ -146,7 +149,7 @@ class Meeting:
         since = self.home.since
         if since is None:
             return []
-        taken = self.client.call("GET", "/v1/rounds")
+        taken = self.client.call("GET", "/v1/rounds", seconds=LOOK_SECONDS)
         versions = self.ledger.versions(self.home.spec.encoder)
         return [one for one in versions if one.kind == "round" and one.number > since and round_name(one) not in taken]
 

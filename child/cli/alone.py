@@ -74,7 +74,13 @@ def alone(
             f"a task of type {kind!r}{among} should be declared here, found {declared_here}.", hint="See trunkline-child task list."
         )
     from child import alone as training
+    from child import streamed
 
+    if fed := [spec.name for spec in specs if streamed.stream_of(spec) is not None]:
+        raise SampleError(
+            f"tasks should come from files to be trained alone, found {', '.join(fed)} in queues, which give each sample once.",
+            hint="Name others with --task.",
+        )
     console = here()
 
     def told(step: int, scores: list[Any]) -> None:

@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 from child.cli.base import noun, open_home, verb
 from trunkline.console import here
-from trunkline.errors import NotFound, TrunklineError, UsageError
+from trunkline.errors import Conflict, NotFound, TrunklineError, UsageError
 from trunkline.terminal import Result, table
 
 if TYPE_CHECKING:
@@ -112,6 +112,14 @@ def remove(name: Name) -> Result:
     from queues.stream.removal import remove as end
 
     home = find(name)
+    from child import streamed
+    from child.registry import Registry
+
+    if fed := [spec.name for spec in Registry(open_home()).all() if streamed.stream_of(spec) == name]:
+        raise Conflict(
+            f"stream {name!r} should feed no task to be removed, found {', '.join(fed)}.",
+            hint=f"Remove it first: trunkline-child task remove {fed[0]}.",
+        )
     here().confirm(f"Delete stream {name!r} with all its samples, heads and parameters?")
     end(home)
     return Result({"removed": name}, [f"{name} removed"])
