@@ -184,6 +184,17 @@ class QueueWriter(RedisQueues):
         self._said(status, claim.task)
         return int(found[0])
 
+    def sift(self, task: str) -> int:
+        """Take out what waits although it changed the parameters, as `adopt` was told; return how many samples.
+
+        There is such where the server of the queues was set back to one copy, and then to another.
+
+        :raises NotFound: no such queue.
+        """
+        status, *found = self._call("sift", task)
+        self._said(status, task)
+        return int(found[0])
+
     def _call(self, name: str, *arguments: Any, epoch: str | None = None, held: bool = True) -> Any:
         if epoch is None and held and self._holder:
             epoch = f"{self._epoch or '*'}@{self._holder}"

@@ -5,7 +5,11 @@ local queue, batch, step = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local wrong = refused(queue)
 if wrong then return {wrong} end
 local m = redis.call('HMGET', KEYS[1], 'step', 'released')
-if step <= tonumber(m[2] or '0') or redis.call('ZSCORE', key('applied'), batch) then return {'KNOWN'} end
+if step <= tonumber(m[2] or '0') then return {'KNOWN'} end
+if redis.call('ZSCORE', key('applied'), batch) then
+  redis.call('ZADD', key('applied'), ARGV[5], batch)  -- at another step, before the store was set back
+  return {'KNOWN'}
+end
 although_full()
 local samples, found = #ARGV - 6, #ARGV - 6
 local place, counter = place_of(batch)
@@ -27,6 +31,7 @@ else
       lost = lost + #sample
       redis.call('HINCRBY', key('known', queue), redis.sha1hex(string.sub(sample, 9)), 1)
       redis.call('EXPIRE', key('known', queue), 2592000)
+      redis.call('HSET', key('c', queue), 'unsifted', '1')
     end
   end
   in_pieces('RPUSH', key('s', batch), values)

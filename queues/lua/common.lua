@@ -114,6 +114,14 @@ end
 
 local OUT = {leased = 1, submitted = 1}
 
+-- Whether a sample changed the parameters before this server was set back to a copy that does not have it: see `adopt`.
+local function applied_before(queue, sample)
+  local digest = redis.sha1hex(sample)
+  local times = tonumber(redis.call('HGET', key('known', queue), digest) or '0')
+  if times > 1 then redis.call('HINCRBY', key('known', queue), digest, -1) else redis.call('HDEL', key('known', queue), digest) end
+  return times > 0
+end
+
 -- A batch goes from one counter of its queue to another.
 local function count(batch, from, to)
   local b = redis.call('HMGET', key('b', batch), 'queue', 'count')

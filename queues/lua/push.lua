@@ -3,14 +3,6 @@
 -- Returns status and depth: OK, DUPLICATE (all of them were here before), BUSY, PAUSED, RESTARTED, UNKNOWN, EPOCH, NO_STREAM;
 -- or GAP and the number of the producer's last sample here: those between are missing.
 
--- Whether a sample changed the parameters before this server was set back to a copy that does not have it: see `adopt`.
-local function applied_before(queue, sample)
-  local digest = redis.sha1hex(sample)
-  local times = tonumber(redis.call('HGET', key('known', queue), digest) or '0')
-  if times > 1 then redis.call('HINCRBY', key('known', queue), digest, -1) else redis.call('HDEL', key('known', queue), digest) end
-  return times > 0
-end
-
 local queue, producer, first = ARGV[3], ARGV[4], tonumber(ARGV[5])
 if #ARGV < 5 or (producer ~= '' and not (first and first >= 1 and first <= 9007199254740992 and first == math.floor(first))) then
   return redis.error_reply('ERR push should have epoch, time, queue, producer and the number of the first sample, counted from 1')

@@ -59,7 +59,7 @@ def _bring_forward(
             f"does not tell what step {missing[0]} was: samples that wait may have been applied before.",
             hint="Bring the data of the queues' server back; or accept that samples may be applied twice.",
         )
-    for entry in record.since(marks.step - 1):
+    for entry in record.since(min(marks.step, marks.released) - 1):  # a step that the queues know may have been another before
         beat()
         if entry.task:
             claim = Claim(entry.batch, entry.attempt, entry.task, entry.samples)
@@ -67,6 +67,10 @@ def _bring_forward(
             store.done(entry.batch, entry.attempt, Verdict.APPLIED)
             if found is not None:
                 log.info("batch %s was applied at step %d, and the queues did not know", entry.batch, entry.step)
+    for task in queues.queues():
+        beat()
+        if count := queues.sift(task):
+            log.info("%d samples of task %s waited again, and had been applied", count, task)
 
 
 def _settle(queues: QueueWriter, store: StoreWriter) -> set[int]:

@@ -125,9 +125,7 @@ class Producer:
         try:
             queues = RedisQueues(client, self.home.spec.name, epoch=self.home.epoch)
             while not self.stopping():
-                depths = [
-                    self.push(queues, task, self.rng.randrange(1, 13)) for task in self.rng.sample(list(self.done), len(self.done))
-                ]
+                depths = [self.push(queues, task) for task in self.rng.sample(list(self.done), len(self.done))]
                 while min(depths) > DEEP and not self.stopping():
                     time.sleep(0.02)
                     depths = [queues.counts(task).queued for task in self.done]
@@ -141,7 +139,7 @@ class Producer:
             client = connect((self.home.server() or {"redis": "unix:///nowhere"})["redis"])
             queues = RedisQueues(client, self.home.spec.name, epoch=self.home.epoch)
             for task in self.done:
-                self.push(queues, task, 1)
+                self.push(queues, task)
             client.close()
             return True
         except TrunklineError as error:
@@ -149,10 +147,10 @@ class Producer:
             time.sleep(0.1)
             return False
 
-    def push(self, queues: RedisQueues, task: str, count: int) -> int:
-        """So many more of a task, or as many as are missing; tell how many wait."""
+    def push(self, queues: RedisQueues, task: str) -> int:
+        """Some more of a task, or as many as are missing; tell how many wait. After a kill it is the same again."""
         first = self.done[task] + 1
-        last = self.done[task] + count
+        last = self.done[task] + random.Random(f"{self.name}/{task}/{first}").randrange(1, 13)
         while True:
             try:
                 depth = queues.push(task, self.packed(task, first, last), producer=self.name, first=first)

@@ -566,6 +566,61 @@ def test_tasks_that_go_together_are_adopted_together(make: Make, tmp_path: Path)
         assert rig.queues.counts(task) == Counts(pushed=4, applied=4)
 
 
+@pytest.mark.parametrize("out", ["waits", "leased", "submitted", "dead"])
+def test_set_back_to_one_copy_and_then_to_a_later_one(make: Make, tmp_path: Path, out: str) -> None:
+    """Given samples that lie in both copies' futures, but under other arrivals, Then those that were applied are taken out."""
+    rig = make({"a": 2}, store={"checkpoint_steps": 100}, queues={"attempts": 1})
+    rig.push("a", 1, 4)
+    rig.work()
+    early = copied(rig, tmp_path / "early")
+    rig.push("a", 5, 9)
+    if out != "waits":
+        claim = rig.claim()
+        if out == "submitted":
+            rig.hand_in(claim)
+        elif out == "dead":
+            rig.queues.nack(claim, "for a test")
+    late = copied(rig, tmp_path / "late")
+    set_back(rig, early)
+    rig.clock.sleep(1.0)
+    rig.server.turn()
+    push_on(rig, "a", 10, 10)
+    rig.work(2)
+    set_back(rig, late)
+    rig.clock.sleep(1.0)
+    rig.server.turn()
+    rig.check()
+    push_on(rig, "a", 11, 12)
+    rig.work()
+    entries = list(rig.server.record.since(0))
+    assert [sample for entry in entries for sample in entry.samples] == numbered(1, 12), "each once"
+    assert rig.queues.counts("a") == Counts(pushed=12, applied=12)
+
+
+def test_set_back_to_a_copy_from_before_the_store_was_set_back(make: Make, tmp_path: Path) -> None:
+    """Given a store that was set back, and made its steps of other batches, Then a copy's word for a step is not trusted."""
+    rig = make({"a": 2}, store={"checkpoint_steps": 100, "staleness": 5})
+    rig.push("a", 1, 4)
+    rig.work()
+    copy = copied(rig, tmp_path / "copy")
+    rig.store = MemoryStore(rig.spec, few_numbers.parameters(rig.spec))
+    rig.server = rig.started(incarnation=2)
+    rig.push("a", 5, 6)
+    for claim in reversed([rig.claim() for _ in range(3)]):
+        rig.hand_in(claim)
+    rig.server.turn()
+    assert rig.store.step == 3
+    set_back(rig, copy)
+    rig.server.turn()
+    rig.check()
+    push_on(rig, "a", 7, 8)
+    rig.work()
+    entries = list(rig.server.record.since(0))
+    assert sorted(int(sample) for entry in entries for sample in entry.samples) == list(range(1, 9)), "each once"
+    assert rig.queues.counts("a") == Counts(pushed=8, applied=8)
+    assert {one.batch: one.step for one in rig.queues.applied_after(0)} == {entry.batch: entry.step for entry in entries}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_set_back_again_and_again_at_random(make: Make, tmp_path: Path, seed: int) -> None:
