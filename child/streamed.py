@@ -88,7 +88,7 @@ def attach(home: ChildHome, stream: str, attached: bool) -> None:
 
 def count(home: ChildHome, spec: TaskSpec) -> int:
     """The distinct samples that the queue of a task can give, waiting or in the hands of a worker, in whole batches; where it
-    gives short ones too, all of them.
+    gives short ones too, all of them; none where a person paused it.
 
     :raises SampleError: there is no such stream, or nobody serves it.
     """
@@ -96,6 +96,8 @@ def count(home: ChildHome, spec: TaskSpec) -> int:
         found = _client(_home(home, stream_of(spec) or "")).call("GET", f"/v1/queues/{spec.name}", seconds=ASKED)
     except TrunklineError as error:
         raise SampleError(f"the queue of task {spec.name!r} should be told of by its stream, found: {error.message}") from error
+    if found["state"] in ("paused", "stopped"):
+        return 0
     samples, settings = int(found["waiting"] + found["leased"] + found["submitted"]), found["settings"]
     return samples if settings["flush_seconds"] else samples - samples % int(settings["batch_size"])
 

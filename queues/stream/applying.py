@@ -68,6 +68,7 @@ class Applier:
             return None
         if closed := self._rounds.closed(claim.task, sent.base):
             self.tally.back("round")
+            self._rounds.came_early()
             self.store.done(claim.id, claim.attempt, Verdict.STALE)
             self.queues.nack(claim, closed, counts=False)
             return None

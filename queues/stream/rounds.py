@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from queues.redis import Stats
 from queues.settings import State
 from queues.stream.home import StreamHome
 from queues.stream.record import Record
@@ -72,11 +73,11 @@ class Rounds:
         """Why a gradient of a task, computed on the parameters of a step, comes to nothing; None: it may be applied."""
         if base < self.floor:
             return f"its gradient is of step {base}, and the round began at step {self.floor}"
-        if self.attached and (self.turn is None or self.turn.done is not None):
+        if not self.attached:
+            return None
+        if self.turn is None or self.turn.done is not None:
             return "no round is played now"
-        if self.turn is not None and self.attached and task not in self.turn.tasks:
-            return "its task is not in the round"
-        return None
+        return None if task in self.turn.tasks else "its task is not in the round"
 
     # -- a turn --------------------------------------------------------------------------------------------------------
 
@@ -167,6 +168,10 @@ class Rounds:
             beside.replace(self.home.rounds / heads)
         return shared, heads
 
+    def came_early(self) -> None:
+        """A gradient came to nothing: its queue may give batches though it should not, for a person opened it."""
+        self._gated = False
+
     def tend(self, anew: bool = False) -> None:
         """See to it that the turn ends when it should, and that queues give batches in a turn only.
 
@@ -200,8 +205,7 @@ class Rounds:
         return about | {"left": turn.done is None and self._left(turn.tasks), "done": done}
 
     def _left(self, tasks: Sequence[str]) -> bool:
-        found = [self.queues.stats(task) for task in tasks]
-        return any(one.counts.leased or one.counts.submitted or one.counts.queued >= one.settings.batch_size for one in found)
+        return any(_gives(self.queues.stats(task)) for task in tasks)
 
     def _applied(self) -> dict[str, int]:
         return {task.name: self.queues.counts(task.name).applied for task in self.spec.tasks}
@@ -242,3 +246,12 @@ class Rounds:
             return None
         gone = found.done is not None and found.done.step > self.store.step  # its batches came back, and are its again
         return replace(found, done=None) if gone else found
+
+
+def _gives(found: Stats) -> bool:
+    """Whether a queue has a batch out, or can give one; what a person paused does not."""
+    if found.state not in ("open", "draining"):
+        return False
+    settings, counts = found.settings, found.counts
+    least = 1 if found.state == "draining" else settings.flush_least if settings.flush_seconds else settings.batch_size
+    return bool(counts.leased or counts.submitted) or counts.queued >= least

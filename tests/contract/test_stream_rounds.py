@@ -219,6 +219,11 @@ def test_what_comes_after_the_snapshot_waits_for_the_next_round(stream: Served, 
     assert hand_in(worker, claim, sent) is Verdict.STALE
     assert worker.queues.claim() is None
     assert kept(stream) == BATCH
+    stream.call("POST", "queues/mood/state", json.dumps({"state": "open"}))  # a person thinks it should give batches
+    _, claim, sent = out(worker)
+    assert hand_in(worker, claim, sent) is Verdict.STALE
+    stream.wait("the queue to only fill again", lambda: state(stream, "mood") == "filling")
+    assert kept(stream) == BATCH
 
 
 def test_a_queue_that_a_person_paused_stays_so_and_a_stream_that_feeds_no_rounds_learns_at_all_times(
@@ -227,10 +232,12 @@ def test_a_queue_that_a_person_paused_stays_so_and_a_stream_that_feeds_no_rounds
     now(stream, tmp_path / "initial")
     stream.call("POST", "queues/mood/state", json.dumps({"state": "paused"}))
     push(stream, "price", 2)
-    begin(stream, "paused", tmp_path / "initial", tasks=("mood", "price"))
+    begin(stream, "paused", tmp_path / "initial", steps=9, tasks=("mood", "price"))
     assert (state(stream, "mood"), state(stream, "price")) == ("paused", "open")
     with pytest.raises(QueuePaused):
         push(stream, "mood", 1)
+    stream.wait("the batch", lambda: worker.drain() >= 0 and stream.counts("price")["waiting"] == 0)
+    stream.wait("no more", lambda: not stream.call("GET", "rounds/turn")["left"])
     end(stream, "paused")
     stream.call("POST", "queues/mood/state", json.dumps({"state": "open"}))
     push(stream, "mood", BATCH)

@@ -15,6 +15,7 @@ from queues.stream.client import StreamClient
 from queues.stream.home import StreamHome
 from tests.support.cluster import ENVIRONMENT, Cluster
 from trunkline.clock import SystemClock
+from trunkline.errors import Conflict, NotFound
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -93,6 +94,17 @@ def test_a_job_with_a_stream_and_a_child_that_is_fed_by_one(cluster: Cluster) ->
     taken = [one["batch"] for one in lineage["streams"]["reviews"] if not one["task"]]
     assert taken == [f"{job}/2", f"{job}/1"]
     assert told(cluster, CHILD, "task", "predict", "mood", "the food was good")[0]["label"] in ("bad", "good")
+
+
+def test_what_a_master_does_not_do(cluster: Cluster) -> None:
+    sets = json.dumps({"name": "mine/1", "base": "/etc/passwd", "target": "/etc/passwd"})
+    for what in ("merge", "begin", "end", "attach"):
+        with pytest.raises(NotFound, match="should be a part of the API"):
+            cluster.call("POST", f"/v1/admin/streams/reviews/server/rounds/{what}", sets)
+    with pytest.raises(NotFound, match="`stream` should be one of reviews, found 'other'"):
+        cluster.start_job(stream="other")
+    with pytest.raises(Conflict, match="should be what a round came to, found version 1"):
+        cluster.call("POST", "/v1/admin/streams/reviews/merge", json.dumps({"version": 1}))
 
 
 def test_a_round_of_any_job_goes_into_the_stream_also_where_its_server_was_killed(cluster: Cluster) -> None:
