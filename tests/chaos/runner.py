@@ -123,7 +123,8 @@ def _told(plan: Plan, stage: Stage, found: Account | None, wrong: Sequence[str])
         lines.append(f"  {len(found.entries)} batches applied")
         lines.append(f"  by attempt {_counted(entry.attempt for entry in found.entries)}")
         lines.append(f"  by staleness {_counted(entry.staleness for entry in found.entries)}")
-        lines.append(f"  replay: {found.replay}")
+        told = {name: value for name, value in found.replay.items() if name in ("error", "step", "differs", "same", "seconds")}
+        lines.append(f"  replay: {told}")
     lines.append("  from a kill to the next applied batch:")
     lines += ["  " + line for line in stage.watch.told()]
     lines += [f"  WRONG: {line}" for line in wrong[:40]] or ["  all is well"]

@@ -559,7 +559,7 @@ def test_many_batches_are_released_in_pieces(make: Make) -> None:
     assert queues.release(2) == 1
     assert bytes_told(queues) == 0
     left = {key.decode().removeprefix(queues._key("")) for key in raw(queues).scan_iter(match=queues._key("*"), count=1000)}
-    assert left == {"meta", "queues", "c:a", "bell"}, "nothing is left of what was trained"
+    assert left == {"meta", "queues", "c:a", "bell", "workers"}, "nothing is left of what was trained"
 
 
 def test_dead_batches_are_looked_at_retried_and_purged_in_part_and_whole(make: Make) -> None:
