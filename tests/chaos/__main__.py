@@ -2,6 +2,7 @@
 
 import argparse
 import random
+import signal
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def main() -> int:
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 20) if given.seed is None else given.seed
     wanted = given.only.split(",") if given.only else [kind for kind in KINDS if kind not in given.without.split(",")]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends, and what was mounted is let go
     failed = 0
     for number in range(given.runs):
         print(f"seed {seed + number}", flush=True)
