@@ -117,7 +117,7 @@ def status_lines(found: dict[str, Any]) -> list[str]:
     about = {key: found[key] for key in ("stream", "encoder", "pid", "incarnation", "redis")}
     store = found["store"] or {}
     about |= {key: store[key] for key in ("step", "checkpoint", "mode", "staleness", "came_back", "trouble") if store.get(key)}
-    rows = [_row(one, found, {}) for one in found["queues"]]
+    rows = [_row(one, found) for one in found["queues"]]
     refused = [{**one, "at": moment(one["at"])} for one in store.get("refused", ())][-5:]
     columns = ("at", "task", "batch", "attempt", "worker", "reason")
     lines = [*pairs(about), "", *table(rows, WATCHED), *conflict_lines(store.get("conflicts") or {})]
@@ -137,8 +137,9 @@ def conflict_lines(found: dict[str, Any]) -> list[str]:
 WATCHED = ("task", "state", "waiting", "oldest", "in/s", "updates", "stale", "loss", "score", "dead")
 
 
-def _row(one: dict[str, Any], found: dict[str, Any], scores: dict[str, Any]) -> dict[str, Any]:
+def _row(one: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     """A queue, and what its task learned."""
+    scores = {score["task"]: f"{score['metric']} {score['value']:.3f}" for score in found["scores"]}
     task = ((found["store"] or {}).get("tasks") or {}).get(one["task"], {})
     learned = {"updates": task.get("batches"), "stale": task.get("staleness"), "loss": task.get("loss")}
     return {**shown(one), **learned, "score": scores.get(one["task"])}
@@ -209,7 +210,7 @@ def watch(ask: Ask, every: float, clock: Clock, deadline: Deadline | None, termi
     found: dict[str, Any] = {}
     with terminal.panel() if terminal.live else nullcontext() as show:
         while True:
-            found = ask("GET", "status") | {"scores": ask("GET", "scores", most=1000)}
+            found = ask("GET", "status")
             if show is not None:
                 show(panel(found))
             terminal.row(found)
@@ -221,7 +222,6 @@ def watch(ask: Ask, every: float, clock: Clock, deadline: Deadline | None, termi
 
 def panel(found: dict[str, Any]) -> list[str]:
     """How a stream is, in a few lines."""
-    scores = {one["task"]: f"{one['metric']} {one['value']:.3f}" for one in found["scores"]}  # the newest comes last
     store = found["store"] or {}
     head = {
         "stream": found["stream"],
@@ -230,4 +230,4 @@ def panel(found: dict[str, Any]) -> list[str]:
         "trouble": store.get("trouble"),
     }
     lines = pairs({key: value for key, value in head.items() if value not in (None, {})})
-    return [*lines, "", *table([_row(one, found, scores) for one in found["queues"]], WATCHED)]
+    return [*lines, "", *table([_row(one, found) for one in found["queues"]], WATCHED)]

@@ -4,6 +4,7 @@ Whatever is asked is answered with JSON values. Samples never leave by here but 
 """
 
 import json
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ from trunkline.settings import build
 
 PUSHES = 16
 """Pushes at a time; more are told to come again."""
+
+SCORES = 1 << 18
+"""Bytes at the end of the file of scores that are looked at."""
 
 LOOKED_AT = 1000
 """Samples, or dead batches, of one answer at most."""
@@ -228,6 +232,7 @@ class Desk:
             "feeds": {name: list(tasks) for name, tasks in self.spec.feeds.items()},
             "store": self.keeper.status() if self.keeper is not None else None,
             "queues": self.stats(),
+            "scores": list({one["task"]: one for one in self.scores(1000)}.values()),  # the newest of each task
         }
 
     def out(self) -> list[dict[str, Any]]:
@@ -244,9 +249,12 @@ class Desk:
 
     def scores(self, most: int = 100) -> list[dict[str, Any]]:
         """Scores of the held-out rows, newest last."""
-        if not self.home.scores.exists():
+        try:
+            with self.home.scores.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - SCORES))
+                lines = file.read().decode("utf-8", "replace").splitlines()
+        except FileNotFoundError:
             return []
-        lines = self.home.scores.read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines[-_bounded(most) :] if line.startswith("{") and line.endswith("}")]
 
     def snapshot(self, to: Path) -> dict[str, Any]:
