@@ -170,6 +170,10 @@ class QueueWriter(RedisQueues):
             total += done
         return total
 
+    def unapplied(self, batch: str) -> None:
+        """A batch that is said to be applied never was: it comes back, before all else."""
+        self._said(self._call("reopen", "", batch))
+
     def adopt(self, claim: Claim[bytes], step: int, stamps: bytes) -> int | None:
         """The store applied a batch, whatever is known of it here: wherever its samples are, they are applied from now on.
 

@@ -51,7 +51,8 @@ def _take_back(queues: QueueWriter, store: StoreWriter, marks: Marks, accept: bo
 def _bring_forward(
     queues: QueueWriter, store: StoreWriter, record: RecordWriter, marks: Marks, beat: Callable[[], None], accept: bool
 ) -> None:
-    known = {entry.step for entry in record.since(marks.step - 1)} | _settle(queues, store) | set(store.added().values())
+    first = min(marks.step, marks.released)  # a step that the queues know may have been another before the store was set back
+    known = {entry.step for entry in record.since(first - 1)} | _settle(queues, store) | set(store.added().values())
     missing = [step for step in range(marks.step + 1, store.step + 1) if step not in known]
     if missing and not accept:
         raise Conflict(
@@ -59,14 +60,21 @@ def _bring_forward(
             f"does not tell what step {missing[0]} was: samples that wait may have been applied before.",
             hint="Bring the data of the queues' server back; or accept that samples may be applied twice.",
         )
-    for entry in record.since(min(marks.step, marks.released) - 1):  # a step that the queues know may have been another before
+    applied = set()
+    for entry in record.since(first - 1):
         beat()
         if entry.task:
+            applied.add(entry.batch)
             claim = Claim(entry.batch, entry.attempt, entry.task, entry.samples)
             found = queues.adopt(claim, entry.step, entry.stamps)
             store.done(entry.batch, entry.attempt, Verdict.APPLIED)
             if found is not None:
                 log.info("batch %s was applied at step %d, and the queues did not know", entry.batch, entry.step)
+    if known.issuperset(range(first + 1, store.step + 1)):
+        for one in queues.applied_after(marks.released, MOST):
+            if one.batch not in applied and store.applied(one.batch) is None:
+                log.warning("batch %s came back when the store was set back, and the queues did not know", one.batch)
+                queues.unapplied(one.batch)
     for task in queues.queues():
         beat()
         if count := queues.sift(task):

@@ -621,6 +621,27 @@ def test_set_back_to_a_copy_from_before_the_store_was_set_back(make: Make, tmp_p
     assert {one.batch: one.step for one in rig.queues.applied_after(0)} == {entry.batch: entry.step for entry in entries}
 
 
+def test_set_back_to_a_copy_that_says_applied_of_what_the_store_has_still_to_do_again(make: Make, tmp_path: Path) -> None:
+    rig = make({"a": 2}, store={"checkpoint_steps": 100, "staleness": 5})
+    rig.push("a", 1, 4)
+    rig.work()
+    copy = copied(rig, tmp_path / "copy")
+    rig.store = MemoryStore(rig.spec, few_numbers.parameters(rig.spec))
+    rig.server = rig.started(incarnation=2)
+    rig.claim()  # by a worker that takes long
+    rig.push("a", 5, 10)
+    rig.work()
+    assert rig.store.step == 4
+    set_back(rig, copy)
+    rig.server.turn()
+    rig.check()
+    push_on(rig, "a", 11, 12)
+    rig.work()
+    entries = list(rig.server.record.since(0))
+    assert sorted(int(sample) for entry in entries for sample in entry.samples) == list(range(1, 13)), "each once"
+    assert rig.queues.counts("a") == Counts(pushed=12, applied=12)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_set_back_again_and_again_at_random(make: Make, tmp_path: Path, seed: int) -> None:
