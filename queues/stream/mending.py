@@ -44,6 +44,8 @@ def _take_back(queues: QueueWriter, store: StoreWriter, marks: Marks, accept: bo
             "its folder was set back.",
             hint="Bring its folder back; or accept that what these samples taught is lost.",
         )
+    for one in queues.out(MOST):  # computed on parameters that will never have been: later ones may have the same step
+        queues.nack(Claim(one.batch, one.attempt, one.queue, ()), "the store was set back", counts=False)
     count = queues.reopen(store.step)
     log.warning("the store is at step %d, the queues knew of %d: %d batches come back", store.step, marks.step, count)
 

@@ -642,6 +642,22 @@ def test_set_back_to_a_copy_that_says_applied_of_what_the_store_has_still_to_do_
     assert rig.queues.counts("a") == Counts(pushed=12, applied=12)
 
 
+def test_what_was_computed_before_the_store_was_set_back_is_computed_again(make: Make) -> None:
+    """Given a gradient on parameters of a step, When the store comes to that step on another way, Then it is not taken for them."""
+    rig = make({"a": 2, "b": 2}, store={"checkpoint_steps": 100, "staleness": 5})
+    rig.push("a", 1, 2)
+    rig.work()
+    rig.push("b", 1, 2)
+    slow = rig.claim()
+    rig.store.reader().send(computed(slow, rig.store.reader()))
+    rig.store = MemoryStore(rig.spec, few_numbers.parameters(rig.spec))
+    rig.server = rig.started(incarnation=2)
+    assert rig.queues.submit(slow) is Outcome.FENCED
+    rig.work()
+    assert rig.store.step == 2
+    rig.check()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_set_back_again_and_again_at_random(make: Make, tmp_path: Path, seed: int) -> None:
