@@ -25,7 +25,7 @@ export FLWR_TELEMETRY_ENABLED = 0
 
 help:
 	@echo "make demo         train one encoder over five child processes on real data, and show what was gained"
-	@echo "make test         unit, contract, flow and short system tests (under 8 minutes on 2 cores)"
+	@echo "make test         unit, contract, flow and short system tests (under 15 minutes on 2 cores)"
 	@echo "make test-system  real processes killed, long runs (under 40 minutes)"
 	@echo "make chaos        everything of a stream killed, stopped, set back at random for two minutes, and the account"
 	@echo "make check        style, types, layers, public names, changelog (half a minute)"
