@@ -168,8 +168,13 @@ def test_a_full_disk_stops_nothing_for_good(tmp_path: Path) -> None:
             made.empty()
             stream.wait("the queues to come back", lambda: stream.call("GET", "queues/mood")["pushed"] >= 1, 60.0)
             last = stream.call("GET", "queues/mood")["pushed"]
-            told = stream.call("POST", "queues/mood/samples", body(ROW), producer="me", first=last + 1)
-            assert told["samples"] == 1
+
+            def pushed() -> bool:
+                return stream.call("POST", "queues/mood/samples", body(ROW), producer="me", first=last + 1)["samples"] == 1
+
+            # The queues take numbered samples again once the stream's server has told them what it applied.
+            stream.wait("a push to be taken", pushed, 60.0)
+            assert stream.call("GET", "queues/mood")["pushed"] == last + 1
             assert conserved(stream, "mood")
             assert stream.process is not None
             assert stream.process.poll() is None
