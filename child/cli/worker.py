@@ -48,4 +48,4 @@ def status(
     from queues.stream.crew import status as looked
 
     with asked(stream) as ask:
-        return looked(lambda path: ask("GET", path))
+        return looked(ask)

@@ -1,20 +1,18 @@
 """The workers of a stream as people look at them; the same for both command lines."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from queues.stream.asking import Ask
 from trunkline.terminal import Result, table
 
 AWAY = 20.0
 """Seconds after which a worker without a batch should have asked for one: it looks by itself every five."""
 
-Ask = Callable[[str], Any]
-"""Asks the server of a stream: the rest of a path below `/v1/`."""
-
 
 def status(ask: Ask) -> Result:
     """Who works: when each last asked for a batch, and what is in its hands."""
-    found: list[dict[str, Any]] = ask("workers")
+    found: list[dict[str, Any]] = ask("GET", "workers")
     return Result(found, table(_rows(found), ("worker", "state", "seen", "task", "attempt", "for"), "none asked within a day"))
 
 
